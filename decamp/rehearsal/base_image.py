@@ -23,6 +23,8 @@ PACKAGES = (
     "ca-certificates",
     "curl",
     "dbus",
+    "fortunes",  # the example job's prompts
+    "fortunes-min",
     "iproute2",
     "kmod",
     "openssh-server",
