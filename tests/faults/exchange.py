@@ -25,7 +25,7 @@ _BUCKET_SUBRESOURCES = {
 }
 
 
-class ConnectionReset(Exception):
+class ResetOnPurposeError(Exception):
     """The proxy answers by resetting the connection, after `sent` bytes of the raw answer."""
 
     def __init__(self, sent: bytes = b"") -> None:
@@ -112,7 +112,9 @@ class Request:
         query = self.query
         return f"{self.operation} {self.key} {query.get('partNumber', '')} {query.get('prefix', '')}"
 
-    def changed(self, *, body: bytes | None = None, target: str | None = None, headers: Headers | None = None) -> Request:
+    def changed(
+        self, *, body: bytes | None = None, target: str | None = None, headers: Headers | None = None
+    ) -> Request:
         """The request changed and signed again, so that only what the fault is about is noticeable."""
         new_body = self.body if body is None else body
         new_target = self.target if target is None else target

@@ -6,6 +6,7 @@ what was signed signs again. Bodies are held in memory whole: this is for tests 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import random
@@ -18,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from tests.faults.exchange import ConnectionReset, Request, Response, error
+from tests.faults.exchange import Request, ResetOnPurposeError, Response, error
 from tests.faults.store_faults import Fault
 
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "expect", "proxy-connection", "te"}
@@ -97,7 +98,7 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *args: Any) -> None:
         """Silent: the schedule keeps the log."""
 
     def parse_request(self) -> bool:
@@ -130,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         request, faults = schedule.admit(Request(self.command, self.path, list(self.headers.items()), body))
         try:
             response = self._through(request, faults)
-        except ConnectionReset as reset:
+        except ResetOnPurposeError as reset:
             schedule.record(request, 0, faults)
             self._reset(reset.sent)
             return
@@ -145,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
         if response.length is not None and response.length > len(response.body):
             self._reset(b"")
 
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - http.server's names
 
     def _through(self, request: Request, faults: Sequence[Fault]) -> Response:
         if not faults:
@@ -179,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         upstream.endheaders(request.body or None)
         if request.announced is not None:
             upstream.close()
-            raise ConnectionReset
+            raise ResetOnPurposeError
         answer = upstream.getresponse()
         body = answer.read()
         return Response(answer.status, answer.getheaders(), body)
@@ -203,10 +204,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         self._close_upstream()
-        try:
+        with contextlib.suppress(OSError):
             super().finish()
-        except OSError:
-            pass
 
 
 class _Server(ThreadingHTTPServer):
@@ -237,7 +236,7 @@ class FaultProxy:
     def schedule(self, schedule: Schedule) -> None:
         self._server.schedule = schedule
 
-    def __enter__(self) -> FaultProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

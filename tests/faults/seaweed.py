@@ -5,11 +5,9 @@ Used by the fault tests and by the benchmark: both want a server of their own th
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -17,13 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 ACCESS_KEY = "decamp-test-access"
 SECRET_KEY = "decamp-test-secret"
 REGION = "us-east-1"
 READY_TIMEOUT_S = 60.0
-PR_SET_PDEATHSIG = 1
 
 
 def find_weed() -> str:
@@ -66,10 +63,6 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def _die_with_parent() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 class SeaweedServer:
     """Context manager: inside, `endpoint_url` answers S3 requests signed with ACCESS_KEY and SECRET_KEY.
 
@@ -84,16 +77,14 @@ class SeaweedServer:
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> SeaweedServer:
-        for attempt in range(3):
-            try:
-                self._start()
-                return self
-            except TimeoutError:
-                self.stop()
-                if attempt == 2:
-                    raise
-        raise AssertionError("unreachable")
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except TimeoutError:
+            # Another process can have taken a port meanwhile.
+            self.stop()
+            self._start()
+        return self
 
     def _start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -110,20 +101,33 @@ class SeaweedServer:
         config_path.write_text(json.dumps(config))
         config_path.chmod(0o600)
         master, volume, filer, self.port = free_ports(4)
-        command = [find_weed(), "server", f"-dir={self.directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3"]
+        # The kernel ends it when this process ends, however that ends.
+        command = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            find_weed(),
+            "server",
+            f"-dir={self.directory}",
+            "-ip=127.0.0.1",
+            "-ip.bind=127.0.0.1",
+            "-s3",
+        ]
         command += [f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={self.port}"]
         command += ["-volume.max=0", "-master.volumeSizeLimitMB=1024", "-volume.preStopSeconds=0"]
         # Nothing but loopback: no usage statistics, and no listeners besides the four that are needed.
         command += ["-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config_path}"]
         command += [f"-filer.localSocket={self.directory}/filer.sock", f"-s3.localSocket={self.directory}/s3.sock"]
-        with open(self.directory / "weed.log", "ab") as log:
+        with (self.directory / "weed.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory, preexec_fn=_die_with_parent
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
             )
         self.endpoint_url = f"http://127.0.0.1:{self.port}"
         self._wait_ready()
 
     def _wait_ready(self) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
         assert self.process is not None
         limit = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < limit:
@@ -135,7 +139,7 @@ class SeaweedServer:
                 client.put_object(Bucket="ready-probe", Key="x", Body=b"x")
                 client.delete_object(Bucket="ready-probe", Key="x")
                 return
-            except Exception:  # any answer but success means: not yet
+            except (BotoCoreError, ClientError):  # not yet
                 time.sleep(0.1)
         raise TimeoutError(f"weed did not answer within {READY_TIMEOUT_S} s: {self.log_tail()}")
 

@@ -31,7 +31,7 @@ def sign(
     method: str, target: str, headers: Headers, access_key: str, secret_key: str, region: str = "us-east-1"
 ) -> Headers:
     """The same headers with a fresh Authorization over an unsigned payload; a store that checks it accepts it."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
     replaced = {"authorization", "x-amz-date", "x-amz-content-sha256", "date", "x-amz-decoded-content-length"}
     kept = [(name, value) for name, value in headers if name.lower() not in replaced]
@@ -62,7 +62,5 @@ def sign(
     to_sign = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = _digest(_digest(_digest(_digest(f"AWS4{secret_key}".encode(), day), region), "s3"), "aws4_request")
     signature = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
-    authorization = (
-        f"AWS4-HMAC-SHA256 Credential={access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
-    )
+    authorization = f"AWS4-HMAC-SHA256 Credential={access_key}/{scope}, SignedHeaders={names}, Signature={signature}"
     return [*kept, ("Authorization", authorization)]

@@ -1,5 +1,7 @@
 """What can go wrong at or on the way to an S3 store, one small class each; a schedule says when it strikes."""
 
+# ruff: noqa: ARG002 - every fault takes what it may need
+
 from __future__ import annotations
 
 import base64
@@ -14,8 +16,8 @@ from tests.faults.exchange import (
     BODY_WRITES,
     LISTS,
     WRITES,
-    ConnectionReset,
     Request,
+    ResetOnPurposeError,
     Response,
     error,
     header,
@@ -98,7 +100,7 @@ class ResetBefore(Fault):
     """The connection is reset before the request reaches the store."""
 
     def handle(self, request: Request, forward: Forward) -> Response:
-        raise ConnectionReset
+        raise ResetOnPurposeError
 
 
 class LostResponse(Fault):
@@ -106,7 +108,7 @@ class LostResponse(Fault):
 
     def handle(self, request: Request, forward: Forward) -> Response:
         forward(request)
-        raise ConnectionReset
+        raise ResetOnPurposeError
 
 
 class ErrorAfterSuccess(Fault):
@@ -135,7 +137,7 @@ class TruncatedResponse(Fault):
     def handle(self, request: Request, forward: Forward) -> Response:
         answer = forward(request)
         if len(answer.body) < 2:
-            raise ConnectionReset
+            raise ResetOnPurposeError
         return replace(answer, body=answer.body[: len(answer.body) // 2], length=len(answer.body))
 
 
@@ -159,7 +161,7 @@ class TruncatedRequest(Fault):
     def handle(self, request: Request, forward: Forward) -> Response:
         if request.body:
             forward(replace(request, body=request.body[: len(request.body) // 2], announced=len(request.body)))
-        raise ConnectionReset
+        raise ResetOnPurposeError
 
 
 def flip(body: bytes) -> bytes:
@@ -276,7 +278,7 @@ class AcknowledgedButLost(Fault):
     operations = frozenset({"PutObject"})
 
     def handle(self, request: Request, forward: Forward) -> Response:
-        headers = [("ETag", f'"{hashlib.md5(request.body).hexdigest()}"')]
+        headers = [("ETag", f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"')]
         headers += [(n, v) for n, v in request.headers if n.lower() == "x-amz-checksum-sha256"]
         return Response(200, headers)
 
@@ -285,8 +287,10 @@ class Denied(Fault):
     """403 AccessDenied, as after a change of permissions; HEAD answers without a document."""
 
     def handle(self, request: Request, forward: Forward) -> Response:
-        return replace(error(403, "AccessDenied", "Access Denied."), body=b"") if request.method == "HEAD" else (
-            error(403, "AccessDenied", "Access Denied.")
+        return (
+            replace(error(403, "AccessDenied", "Access Denied."), body=b"")
+            if request.method == "HEAD"
+            else (error(403, "AccessDenied", "Access Denied."))
         )
 
 
