@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -72,8 +73,6 @@ def test_every_tool_has_its_commands(tmp_path: Path) -> None:
 
 
 def test_trees_have_the_files_they_promise(tmp_path: Path) -> None:
-    import random
-
     fill(tmp_path / "one", 250, 10, 90, ".txt", random.Random(1), fan=100)
     fill(tmp_path / "two", 250, 10, 90, ".txt", random.Random(1), fan=100)
     assert tree_totals(tmp_path / "one")[0] == 250 and tree_totals(tmp_path / "one") == tree_totals(tmp_path / "two")
