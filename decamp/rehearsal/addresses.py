@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import random
+import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def find_free_address(port: int = 22, network: str = "127.0.64.0/18") -> str:
     """Returns a loopback address on whose `port` nothing listens, another one each time."""
     block = ipaddress.ip_network(network)
     for _ in range(100):
-        address = str(block[random.randrange(1, block.num_addresses - 1)])
+        address = str(block[1 + secrets.randbelow(block.num_addresses - 2)])
         if is_free(address, port):
             return address
     raise BadInput(network, f"no address with a free port {port}", run=f"ss -ltn 'sport = :{port}'")

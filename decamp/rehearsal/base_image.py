@@ -17,7 +17,7 @@ from pathlib import Path
 from decamp.errors import DecampError
 from decamp.rehearsal import prerequisites, process
 
-FORMAT = 1  # raised when customise() changes what it makes
+FORMAT = 2  # raised when customise() changes what it makes
 DEFAULT_SUITE = "bookworm"
 PACKAGES = (
     "ca-certificates",
@@ -65,7 +65,7 @@ def find_cache() -> Path:
 
 
 def read_debian_sources() -> list[tuple[str, str, list[str]]]:
-    """Returns (URI, suite, components) of each Debian archive that this machine's apt knows; empty on another system."""
+    """Returns (URI, suite, components) of each Debian archive this machine's apt knows; none on another system."""
     form = "$(ORIGIN)\t$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)"
     told = subprocess.run(
         ["apt-get", "indextargets", "--format", form, "Created-By: Packages"],
@@ -123,10 +123,11 @@ def customise(root: Path, definition: Definition) -> None:
     """Gives the tree this machine's apt sources and certificates, and takes away what must differ between hosts."""
     if definition.sources:
         (root / "etc/apt/sources.list").write_text("\n".join(definition.sources) + "\n", encoding="utf-8")
-    apt_config = "\n".join(('APT::Install-Recommends "false";', *definition.apt_config)) + "\n"
-    (root / "etc/apt/apt.conf.d/90rehearsal").write_text(apt_config, encoding="utf-8")
+    settings = ('APT::Install-Recommends "false";', 'Acquire::Languages "none";', *definition.apt_config)
+    (root / "etc/apt/apt.conf.d/90rehearsal").write_text("\n".join(settings) + "\n", encoding="utf-8")
     if CA_BUNDLE.exists():
         shutil.copyfile(CA_BUNDLE, root / CA_BUNDLE.relative_to("/"))
+    (root / "etc/default/locale").write_text("LANG=C.UTF-8\n", encoding="ascii")
     for own_key in (root / "etc/ssh").glob("ssh_host_*"):
         own_key.unlink()
     (root / "etc/machine-id").write_text("", encoding="ascii")

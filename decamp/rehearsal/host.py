@@ -21,12 +21,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from decamp.errors import BadInput, DecampError
-from decamp.rehearsal import addresses, base_image, process
+from decamp.rehearsal import addresses, base_image, process, supervisor
 
 SSH_PORT = 22
 READY_TIMEOUT_S = 60.0
 SHUTDOWN_TIMEOUT_S = 30.0
-NSPAWN_REBOOT = 133  # systemd-nspawn(1) 252 with --keep-unit: "the container requested a reboot"
 NSPAWN_STATE = Path("/run/systemd/nspawn")
 
 
@@ -193,7 +192,7 @@ def boot(host: Host) -> None:
         log=log,
         directory=directory,
         prefix=["unshare", "--mount", "--propagation", "private", "--"],
-        options=["--overlay", *layers, "--restart-on", str(NSPAWN_REBOOT)],
+        options=["--container", find_machine_name(host), "--overlay", *layers],
     )
     if not addresses.wait_for(
         lambda: answers_ssh(host.address, host.port), lambda: started.poll() is None, READY_TIMEOUT_S
@@ -208,9 +207,7 @@ def boot(host: Host) -> None:
         )
 
 
-def start(
-    name: str, directory: Path, address: str, host_key_pair: Path, authorized_key: str, machine_id: str
-) -> Host:
+def start(name: str, directory: Path, address: str, host_key_pair: Path, authorized_key: str, machine_id: str) -> Host:
     """Returns a running host with exactly this identity; a host that runs already is left alone.
 
     Args:
@@ -286,6 +283,16 @@ def remove_layers(directory: Path) -> None:
             shutil.rmtree(directory / layer)
 
 
+def remove_traces(machine_name: str) -> None:
+    """Removes what systemd-nspawn and the kernel keep under the host's name outside its directory."""
+    shutil.rmtree(NSPAWN_STATE / "propagate" / machine_name, ignore_errors=True)
+    for group in supervisor.find_groups(machine_name):
+        for inner, _, _ in os.walk(group, topdown=False):
+            # A group whose last process has just ended may be busy for a moment; an empty group harms nobody.
+            with contextlib.suppress(OSError):
+                Path(inner).rmdir()
+
+
 def destroy(directory: Path) -> None:
     """Ends the host and removes all it had; running it again, or on a directory that is not there, is fine."""
     directory = directory.resolve()
@@ -295,7 +302,6 @@ def destroy(directory: Path) -> None:
         saved = read_saved(directory)
         kill_everything(directory)
         if saved is not None:
-            for left_over in (NSPAWN_STATE / "propagate" / find_machine_name(saved),):
-                shutil.rmtree(left_over, ignore_errors=True)
+            remove_traces(find_machine_name(saved))
         remove_layers(directory)
         shutil.rmtree(directory)

@@ -28,7 +28,7 @@ class ProcessRecord:
     boot_id: str
 
     def is_alive(self) -> bool:
-        """Says whether this very process still runs; a zombie does not."""
+        """Says whether this very process still holds anything: a zombie does only while it has threads left."""
         if self.boot_id != supervisor.read_boot_id():
             return False
         # A child of ours that has ended stays a zombie until somebody waits for it.
@@ -36,10 +36,13 @@ class ProcessRecord:
             os.waitpid(self.pid, os.WNOHANG)
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="surrogateescape")
+            fields = stat.rpartition(")")[2].split()
+            if int(fields[19]) != self.start_ticks:
+                return False
+            # The first thread of a killed program is a zombie while others still hold its files and ports.
+            return fields[0] not in "ZX" or len(os.listdir(f"/proc/{self.pid}/task")) > 1
         except (FileNotFoundError, ProcessLookupError):
             return False
-        fields = stat.rpartition(")")[2].split()
-        return fields[0] not in "ZX" and int(fields[19]) == self.start_ticks
 
     def send(self, signal_number: int) -> None:
         """Sends the signal if the process is still this one."""

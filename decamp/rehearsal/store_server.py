@@ -19,7 +19,8 @@ from decamp.errors import DecampError
 from decamp.rehearsal import addresses, process
 
 READY_TIMEOUT_S = 60.0
-SHUTDOWN_TIMEOUT_S = 15.0
+# An orderly end waits 15 s for idle clients. What was acknowledged is with the kernel by then and survives a SIGKILL.
+SHUTDOWN_TIMEOUT_S = 3.0
 VOLUME_SIZE_MB = 512
 MAX_VOLUMES = 1000  # each bucket takes at least one; they cost no space until something is written
 
@@ -99,7 +100,7 @@ def make_identities(access_key: str, secret_key: str) -> dict[str, object]:
     }
 
 
-def make_command(directory: Path, host: str, port: int) -> list[str]:
+def make_command(host: str, port: int) -> list[str]:
     """Returns the command that runs master, volume server, filer and S3 gateway in one process, on loopback alone."""
     (master, master_rpc, volume, volume_rpc, filer, filer_rpc, s3_rpc) = addresses.find_free_ports(7, host)
     options = {
@@ -169,7 +170,7 @@ def boot(directory: Path, host: str, port: int) -> None:
     log = directory / "weed.log"
     started = process.launch(
         # One volume a bucket at first, not seven.
-        ["env", "WEED_MASTER_VOLUME_GROWTH_COPY_1=1", *make_command(directory, host, port)],
+        ["env", "WEED_MASTER_VOLUME_GROWTH_COPY_1=1", *make_command(host, port)],
         pidfile=directory / "weed.json",
         log=log,
         directory=directory,
