@@ -1,0 +1,1 @@
+"""The stack: what `pulumi up` declares, one target a file, one guard a node."""

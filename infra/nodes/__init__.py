@@ -1,0 +1,66 @@
+"""Every target gives its nodes in one shape, so that nothing after this package knows where a node came from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import pulumi
+
+from infra.config import NodeConfig, StackConfig
+from infra.store import Store
+
+# One target, one module here with a `declare_nodes(config, store)`; imported only when the target is asked for, as a
+# cloud's SDK is slow to load. A further target is a file, an entry here and its name in infra.config.TARGETS.
+MODULES = {
+    "rehearsal": "infra.nodes.rehearsal",
+    "rented": "infra.nodes.rented",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A declared node.
+
+    Args:
+        config: what was asked for.
+        component: the node's component; its guard becomes a child of it.
+        owned: every resource that is the node's; its guard depends on all of them, so that it is deleted first.
+        host: address that sshd answers at.
+        host_key: public host key, known before the first contact.
+        machine_id: /etc/machine-id.
+    """
+
+    config: NodeConfig
+    component: pulumi.ComponentResource
+    owned: tuple[pulumi.Resource, ...]
+    host: pulumi.Output[str]
+    host_key: pulumi.Output[str]
+    machine_id: pulumi.Output[str]
+
+    def describe(self) -> dict[str, object]:
+        """The node as the stack's outputs show it."""
+        return {
+            "name": self.config.name,
+            "host": self.host,
+            "port": self.config.port,
+            "user": self.config.user,
+            "host_key": self.host_key,
+            "gpu": self.config.gpu,
+            "price_per_hour": self.config.price_per_hour,
+            "deadline": self.config.deadline,
+        }
+
+
+class NodeModule(Protocol):
+    """What a target's module offers."""
+
+    def declare_nodes(self, config: StackConfig, store: Store) -> Sequence[Node]: ...
+
+
+def declare_nodes(config: StackConfig, store: Store) -> Sequence[Node]:
+    """Declares the nodes of the configured target."""
+    module = cast(NodeModule, importlib.import_module(MODULES[config.target]))
+    return module.declare_nodes(config, store)
