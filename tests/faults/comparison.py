@@ -1,7 +1,5 @@
 """Pictures of a tree, and every difference between the picture of a source and the picture of what was restored."""
 
-# ruff: noqa: PTH208 - names are bytes here, which pathlib cannot hold
-
 from __future__ import annotations
 
 import errno

@@ -17,6 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
 ACCESS_KEY = "decamp-test-access"
 SECRET_KEY = "decamp-test-secret"
 REGION = "us-east-1"
@@ -63,7 +67,46 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-class SeaweedServer:
+class S3Server:
+    """The S3 server at a loopback port, whoever started it."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.port = port
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, endpoint_url: str = "") -> Any:
+        """A boto3 S3 client for this server, or for a proxy in front of it."""
+        return boto3.client(
+            "s3",
+            endpoint_url=endpoint_url or self.endpoint_url,
+            region_name=REGION,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            config=Config(
+                s3={"addressing_style": "path"},
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+                read_timeout=30,
+                connect_timeout=5,
+            ),
+        )
+
+    def credentials(self) -> dict[str, str]:
+        """The environment variables boto3, s5cmd, rclone and aws-cli read."""
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_REGION": REGION,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+class SeaweedServer(S3Server):
     """Context manager: inside, `endpoint_url` answers S3 requests signed with ACCESS_KEY and SECRET_KEY.
 
     Args:
@@ -71,10 +114,9 @@ class SeaweedServer:
     """
 
     def __init__(self, directory: Path | None = None) -> None:
+        super().__init__()
         self._own_directory = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="decamp-weed-"))
-        self.endpoint_url = ""
-        self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -122,12 +164,9 @@ class SeaweedServer:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
             )
-        self.endpoint_url = f"http://127.0.0.1:{self.port}"
         self._wait_ready()
 
     def _wait_ready(self) -> None:
-        from botocore.exceptions import BotoCoreError, ClientError
-
         assert self.process is not None
         limit = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < limit:
@@ -145,37 +184,6 @@ class SeaweedServer:
 
     def log_tail(self) -> str:
         return (self.directory / "weed.log").read_text(errors="replace")[-2000:]
-
-    def client(self, endpoint_url: str = "") -> Any:
-        """A boto3 S3 client for this server, or for a proxy in front of it."""
-        import boto3
-        from botocore.config import Config
-
-        return boto3.client(
-            "s3",
-            endpoint_url=endpoint_url or self.endpoint_url,
-            region_name=REGION,
-            aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY,
-            config=Config(
-                s3={"addressing_style": "path"},
-                retries={"total_max_attempts": 1, "mode": "standard"},
-                request_checksum_calculation="when_required",
-                response_checksum_validation="when_required",
-                read_timeout=30,
-                connect_timeout=5,
-            ),
-        )
-
-    def credentials(self) -> dict[str, str]:
-        """The environment variables boto3, s5cmd, rclone and aws-cli read."""
-        return {
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_REGION": REGION,
-            "AWS_DEFAULT_REGION": REGION,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:

@@ -64,7 +64,7 @@ class Spec:
             "root": self.roots if len(self.roots) > 1 else self.roots[0],
             "default_tier": self.default_tier,
             "rules": [
-                {"match": rule.pattern, "tier": rule.tier}
+                {"match": rule.pattern, "tier": rule.tier, "optional": True}
                 | ({"reason": "made again by a script"} if rule.tier == "garbage" else {})
                 for rule in self.rules
             ],

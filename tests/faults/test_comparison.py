@@ -1,6 +1,6 @@
 """Each kind of difference between two trees is found, alone and by its name; equal trees have none."""
 
-# ruff: noqa: PTH101, PTH118, PTH123, S103 - names are bytes here, which pathlib cannot hold
+# ruff: noqa: S103 - modes as strange as a workspace's
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Seeded makers of strange trees: every kind of entry a workspace can hold, small by default."""
 
-# ruff: noqa: PTH102, PTH103, PTH114, PTH118, PTH119, PTH120, PTH123, PTH101, PTH211 - names are bytes here, which pathlib cannot hold
-
 from __future__ import annotations
 
 import os
@@ -13,16 +11,7 @@ from dataclasses import dataclass, field
 
 from tests.faults import formats
 
-ORDINARY = [
-    b"config.yaml",
-    b"PROGRESS.md",
-    b"train.log",
-    b"shard_00001.bin",
-    b"notes.txt",
-    b"model.dat",
-    b"a",
-    b"b.tmp",
-]
+ORDINARY = [b"config.yaml", b"PROGRESS.md", b"train.log", b"shard.bin", b"notes.txt", b"data.dat", b"a", b"b.tmp"]
 ODD = [
     b"new\nline", b"tail blank ", b" lead", b"100%", b"%2e%2e", b"a+b", b"tab\there", b"\x01\x02\x7f", b"q?x=1&y#z",
     "zero\u200bwidth".encode(), "bidi\u202eabc".encode(), "e\u0301".encode(), "\u00e9".encode(), "日本".encode(),
