@@ -42,7 +42,7 @@ install_from_lock() {
         echo "make setup: uv could not install from the lock; trying pip, which knows pip's own configuration"
         .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
     fi
-    .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+    VIRTUAL_ENV=.venv .venv/bin/uv pip install -q --no-deps --no-build-isolation -e .
 }
 
 make_environment() {
