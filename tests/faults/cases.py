@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import bags
+from tests.faults.coarse import CoarseFileSystem
 from tests.faults.comparison import Difference, Node, Picture, compare, take_picture
 from tests.faults.engine_process import Engine, Outcome
 from tests.faults.exchange import Request
@@ -69,7 +70,8 @@ class Case:
         self.client = seaweed.client()
         self.lines: list[str] = []
         self.late: list[Picture] | None = None
-        self.bag_was_tampered = False
+        self.proven: list[Picture] | None = None
+        self.mounts: list[CoarseFileSystem] = []
         self.restores = 0
 
     # --- set-up ---
@@ -81,6 +83,8 @@ class Case:
         self.trees: list[Tree] = []
         for number, features in enumerate(self.plan.features):
             root = os.fsencode(self.directory / f"ws{number}")
+            if self.plan.coarse:
+                self.mounts.append(CoarseFileSystem(self.directory, os.fsdecode(root)))
             self.trees.append(make_tree(self.rng, root, features))
         self.roots = [tree.root for tree in self.trees]
         names = [name for name in DIRECTORIES if self.rng.random() < 0.7]
@@ -127,11 +131,10 @@ class Case:
     def _do_between(self, step: Step) -> None:
         if step.between == "writer":
             for _ in range(self.rng.randint(1, 4)):
-                self.writer.change()
+                self.writer.change(step.detail)
             self.writer.release()
         elif step.between == "tamper":
-            self.note(f"tampered: {bags.tamper(self.client, BUCKET, self.prefix, self.rng)}")
-            self.bag_was_tampered = True
+            self.note(f"tampered: {bags.tamper(self.client, BUCKET, self.prefix, self.rng, step.detail)}")
         elif step.between == "lose state":
             shutil.rmtree(self.state)
             self.state.mkdir(mode=0o700)
@@ -229,14 +232,16 @@ class Case:
     def _keeps(self, node: Node) -> bool:
         return self.spec.keeps(node.path, node.kind)
 
-    def restore(self, endpoint_url: str = "") -> tuple[Outcome, list[Difference]]:
+    def restore(
+        self, endpoint_url: str = "", pictures: list[Picture] | None = None
+    ) -> tuple[Outcome, list[Difference]]:
         """Restores into a new directory and compares with what the workspace was when the verdict fell."""
         self.restores += 1
         destination = self.directory / f"restored{self.restores}"
         destination.mkdir()
         arguments = ["restore", self.url, str(destination), "--endpoint-url", endpoint_url or self.seaweed.endpoint_url]
         outcome = self.engine.run(arguments, self.environment, self.directory, timeout_s=RUN_TIMEOUT_S)
-        pictures = self.late if self.late is not None else [take_picture(root) for root in self.roots]
+        pictures = pictures or self.late or [take_picture(root) for root in self.roots]
         found: list[Difference] = []
         for root, source in zip(self.roots, pictures, strict=True):
             found += compare(source, take_picture(os.fsencode(destination) + root), self._keeps)
@@ -245,6 +250,7 @@ class Case:
 
     def _judge_safe(self) -> None:
         """A verdict of SAFE: the restore has to bring everything back, and the bag has to verify."""
+        self.proven = self.late if self.late is not None else [take_picture(root) for root in self.roots]
         outcome, found = self.restore()
         if outcome.code != 0:
             self.result.problems.append(f"FALSE SAFE: restore ended with {outcome.code}: {outcome.stderr[-500:]}")
@@ -253,6 +259,17 @@ class Case:
         verified = self._verify()
         if verified.code != 0:
             self.result.problems.append(f"FALSE SAFE: verify ended with {verified.code}: {verified.stderr[-500:]}")
+
+    def _judge_unproven(self) -> None:
+        """After a run without SAFE: an archive that verifies all the same has to be the last one proven, whole."""
+        if self._verify().code != 0:
+            return
+        if self.proven is None:
+            self.result.problems.append("FALSE PROOF: an archive verifies that was never SAFE")
+            return
+        outcome, found = self.restore(pictures=self.proven)
+        if outcome.code != 0 or found:
+            self.result.problems.append(f"FALSE PROOF: it verifies, restore ended with {outcome.code}: {found[:3]}")
 
     def _verify(self, *more: str, endpoint_url: str = "") -> Outcome:
         arguments = ["verify", self.url, "--endpoint-url", endpoint_url or self.seaweed.endpoint_url, *more]
@@ -281,6 +298,8 @@ class Case:
         finally:
             self.writer.release()
             self.result.seconds = time.monotonic() - started
+            for mount in self.mounts:
+                mount.remove()
             bags.delete_all(self.client, BUCKET, self.directory.name)
             if self.result.problems or self.result.stuck:
                 self.result.directory = self.directory
@@ -304,6 +323,8 @@ class Case:
                 os.rename(self.roots[0] + b".away", self.roots[0])
             elif code == SAFE:
                 self._judge_safe()
+            elif self.plan.doubts:
+                self._judge_unproven()
             self.writer.release()
             if any(self.state.iterdir()):
                 self.old_states.append(self.directory / f"state{number}")

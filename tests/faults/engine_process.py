@@ -46,11 +46,11 @@ class Engine:
     """Starts `decamp` commands, one at a time. Use as a context manager.
 
     Args:
-        patches: `module:function` names that each run calls before it begins; how mutants are made.
+        mutants: names of the defects (`tests.faults.mutants`) that the engine is to have.
     """
 
-    def __init__(self, patches: Sequence[str] = ()) -> None:
-        self.patches = list(patches)
+    def __init__(self, mutants: Sequence[str] = ()) -> None:
+        self.mutants = list(mutants)
         self._lock = threading.Lock()
         self._pid = 0
         self._zygote: subprocess.Popen[bytes] | None = None
@@ -59,7 +59,7 @@ class Engine:
     def __enter__(self) -> Self:
         # -X dev off and a fixed hash seed: a case that fails has to fail again.
         environment = dict(os.environ) | {"PYTHONHASHSEED": "0", "PYTHONPATH": str(REPOSITORY)}
-        command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.faults.zygote"]
+        command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "tests.faults.zygote", *self.mutants]
         self._zygote = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY, env=environment
         )
@@ -109,7 +109,6 @@ class Engine:
             "stdout": str(self._stdout),
             "stderr": str(self._stderr),
             "uid": uid,
-            "patches": self.patches,
         }
         self._started = time.monotonic()
         self._zygote.stdin.write(json.dumps(job).encode() + b"\n")

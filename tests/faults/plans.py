@@ -76,6 +76,7 @@ class Step:
 
     Attributes:
         between: what happens before the run (one of BETWEEN).
+        detail: the kind of change or tampering before the run; "" is a random one.
         transient: names of TRANSIENT faults in force.
         kill: signal and the request at whose arrival it is sent, or None.
         kill_after_s: signal that many seconds after the start instead; 0 for none.
@@ -84,6 +85,7 @@ class Step:
     """
 
     between: str = "nothing"
+    detail: str = ""
     transient: list[str] = field(default_factory=list)
     kill: tuple[int, int] | None = None
     kill_after_s: float = 0.0
@@ -99,7 +101,22 @@ class Step:
 
 @dataclass
 class Plan:
-    """One case. The same seed gives the same plan; a directed test changes a field."""
+    """One case. The same seed gives the same plan; a directed test changes a field.
+
+    Attributes:
+        seed: names the case; the tree and everything random in it follow from it.
+        features: of each root's tree.
+        character: name of the store's in CHARACTERS.
+        steps: the runs.
+        uid: user that the engine runs as, or None for the one of the test.
+        prefers_existing: some of the content lies elsewhere in the store before.
+        reads_back: `--read-back` is given.
+        validates: bagit-python has to accept the downloaded bag.
+        tampers: what is done to the bag after the last SAFE; verify has to notice.
+        doubts: `verify` is asked after runs that did not end as SAFE as well.
+        coarse: the workspace's file system keeps whole seconds.
+        more_faults: faults of every run besides those of character and step.
+    """
 
     seed: int
     features: list[list[str]]
@@ -110,10 +127,13 @@ class Plan:
     reads_back: bool = False
     validates: bool = False
     tampers: str = ""
+    doubts: bool = False
+    coarse: bool = False
+    more_faults: Maker = list
 
     def faults(self, step: Step) -> list[store.Fault]:
         """The faults of a run, fresh ones each time; the transient ones are nearer to the client."""
-        made = [fault for name in step.transient for fault in TRANSIENT[name]()]
+        made = self.more_faults() + [fault for name in step.transient for fault in TRANSIENT[name]()]
         return made + CHARACTERS[self.character][1]()
 
 
@@ -148,6 +168,7 @@ def make_plan(seed: int) -> Plan:
     plan.prefers_existing = rng.random() < 0.15
     plan.reads_back = rng.random() < 0.1
     plan.validates = rng.random() < 0.25
+    plan.doubts = rng.random() < 0.3
     plan.tampers = (
         rng.choice(["flip", "flip", "shorten", "delete", "swap", "add", "side door"]) if (rng.random() < 0.35) else ""
     )

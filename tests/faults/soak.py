@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tests.faults.cases import BUCKET, Case, Result, describe
+from tests.faults.directed import ALL, directed_plans, plan_of
 from tests.faults.engine_process import Engine
-from tests.faults.plans import Plan, make_plan
+from tests.faults.plans import Plan
 from tests.faults.proxy import FaultProxy
 from tests.faults.seaweed import S3Server, SeaweedServer
 
@@ -66,7 +67,7 @@ class Summary:
         kinds = Counter(text.split(":")[0] for result in self.wrong for text in result.problems)
         return "\n".join(
             [
-                f"{self.cases} cases, {runs} evacuations, {self.verdicts['SAFE']} of them SAFE, in {self.seconds:.0f} s",
+                f"{self.cases} cases in {self.seconds:.0f} s, {runs} evacuations, SAFE: {self.verdicts['SAFE']}",
                 f"false SAFE: {self.false_safe}; other broken promises: {len(self.broken) - self.false_safe}; "
                 f"NOT SAFE without need: {stuck}",
                 f"problems by kind: {dict(kinds)}",
@@ -76,15 +77,15 @@ class Summary:
         )
 
 
-def _work(port: int, base: str, patches: Sequence[str], plans: JobQueue, results: JobQueue) -> None:
+def _work(port: int, base: str, mutants: Sequence[str], seeds: JobQueue, results: JobQueue) -> None:
     """One worker: a proxy and an engine of its own, cases until there are no more."""
     server = S3Server(port)
-    with FaultProxy(port) as proxy, Engine(patches) as engine:
-        while (plan := plans.get()) is not None:
+    with FaultProxy(port) as proxy, Engine(mutants) as engine:
+        while (seed := seeds.get()) is not None:
             try:
-                result = Case(plan, server, proxy, engine, Path(base)).run()
+                result = Case(plan_of(seed), server, proxy, engine, Path(base)).run()
             except Exception:  # a broken case must not end the others, and is told like a finding
-                result = Result(plan.seed, [f"HARNESS: {traceback.format_exc()}"])
+                result = Result(seed, [f"HARNESS: {traceback.format_exc()}"])
             results.put(result)
 
 
@@ -93,16 +94,16 @@ def run_plans(
     port: int,
     base: Path,
     jobs: int = 2,
-    patches: Sequence[str] = (),
+    mutants: Sequence[str] = (),
     report: Callable[[Summary, Result], bool | None] | None = None,
 ) -> Summary:
     """Carries the plans out in `jobs` processes against the store at a port; ends early when `report` returns True."""
     context = multiprocessing.get_context("spawn")
     waiting: JobQueue = context.Queue()
     results: JobQueue = context.Queue()
-    for plan in [*plans, *[None] * jobs]:
-        waiting.put(plan)
-    arguments = (port, str(base), tuple(patches), waiting, results)
+    for seed in [*(plan.seed for plan in plans), *[None] * jobs]:
+        waiting.put(seed)
+    arguments = (port, str(base), tuple(mutants), waiting, results)
     workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(jobs)]
     summary, started = Summary(), time.monotonic()
     for worker in workers:
@@ -146,13 +147,17 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=1000, help="number of cases")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first case; the others follow")
     parser.add_argument("--only", type=int, help="run the case of this seed alone and keep its directory")
+    parser.add_argument(
+        "--directed", choices=["all", *ALL], help="the cases made for one danger instead of random ones"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="cases at the same time")
     parser.add_argument("--directory", default="", help="where cases that went wrong are kept")
-    parser.add_argument("--patch", action="append", default=[], help="module:function to call in the engine first")
+    parser.add_argument("--mutant", action="append", default=[], help="name of a defect that the engine is to have")
     arguments = parser.parse_args()
     seeds = [arguments.only] if arguments.only is not None else range(arguments.seed, arguments.seed + arguments.n)
     base = make_base(arguments.directory)
     told = 0.0
+    plans: list[Plan] = []
 
     def report(summary: Summary, result: Result) -> None:
         nonlocal told
@@ -161,13 +166,16 @@ def main() -> int:
         if time.monotonic() - told > REPORT_EVERY_S:
             told = time.monotonic()
             counts = f"{summary.verdicts['SAFE']} SAFE, {summary.false_safe} false"
-            print(f"{summary.cases}/{len(seeds)} cases, {counts}", file=sys.stderr, flush=True)
+            print(f"{summary.cases}/{len(plans)} cases, {counts}", file=sys.stderr, flush=True)
 
     with SeaweedServer() as server:
         server.client().create_bucket(Bucket=BUCKET)
-        plans = [make_plan(seed) for seed in seeds]
+        plans = [plan_of(seed) for seed in seeds]
+        if arguments.directed:
+            names = list(ALL) if arguments.directed == "all" else [arguments.directed]
+            plans = [plan for name in names for plan in directed_plans(name)]
         jobs = max(1, min(arguments.jobs, len(plans)))
-        summary = run_plans(plans, server.port, base, jobs, arguments.patch, report)
+        summary = run_plans(plans, server.port, base, jobs, arguments.mutant, report)
     print(summary)
     if not summary.wrong:
         shutil.rmtree(base, ignore_errors=True)

@@ -16,7 +16,8 @@ ODD = [
     b"new\nline", b"tail blank ", b" lead", b"100%", b"%2e%2e", b"a+b", b"tab\there", b"\x01\x02\x7f", b"q?x=1&y#z",
     "zero\u200bwidth".encode(), "bidi\u202eabc".encode(), "e\u0301".encode(), "\u00e9".encode(), "日本".encode(),
     "\U0001f600".encode(), b"back\\slash", b"'quote\"", b"-rf", b"~", b"$HOME", b"*", b"[a]", b"!not", b"#hash", b"...",
-    b".hidden", b"cr\rhere", b"nul%00", b"<xml>&amp;", b"a:b", b"..data", b"trailing.", b"\xef\xbf\xbe", b"\xef\xbf\xbf",
+    b".hidden", b"cr\rhere", b"nul%00", b"<xml>&amp;", b"a:b", b"..data", b"trailing.",
+    b"\xef\xbf\xbe", b"\xef\xbf\xbf",
 ]  # fmt: skip
 INVALID = [b"\xff", b"\xc3\x28", b"ok\xfe.bin", b"\xed\xa0\x80", b"\x80\n", b"\xf4\x90\x80\x80"]
 OURS = [

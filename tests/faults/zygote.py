@@ -2,7 +2,7 @@
 
 Speaks one JSON document a line on its standard input and output; `tests.faults.engine_process` is the other end.
 What differs from a run of its own: modules are loaded already, botocore's description of S3 is shared, and
-botocore's waits between two tries are shortened.
+botocore's waits between two tries are shortened. Arguments are names of mutants to be.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ def _become(job: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    if sys.argv[1:]:
+        from tests.faults import mutants
+
+        mutants.install(sys.argv[1:])
     preload()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -74,9 +78,6 @@ def main() -> int:
         if child == 0:
             answers.close()
             _become(job)
-            for name in job["patches"]:
-                module, _, function = name.partition(":")
-                getattr(importlib.import_module(module), function)()
             from decamp.cli import main as decamp_main
 
             return int(decamp_main(job["arguments"]))

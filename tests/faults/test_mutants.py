@@ -1,0 +1,33 @@
+"""The cases notice when the engine is broken: a few defects here, all of them by `python -m tests.faults.mutants`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.directed import ALL
+from tests.faults.mutants import MUTANTS, hunt
+from tests.faults.seaweed import SeaweedServer
+from tests.faults.soak import make_base
+
+HUNTED = ["an entry is dropped from the census", "no closing look", "the store is taken at its word",
+          "the listing is not held against the index", "writers are ignored"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HUNTED)
+def test_a_defect_is_caught(seaweed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    caught = hunt(MUTANTS[name], seaweed.port, make_base(str(tmp_path_factory.mktemp("mutants"))), seeds=0, jobs=2)
+    assert caught.by, f"no case noticed: {caught.problem}"
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_defect_can_be_made_in_the_engine_as_it_is(name: str) -> None:
+    MUTANTS[name].check()
+    assert set(MUTANTS[name].directed) <= set(ALL)
+
+
+def test_a_defect_that_has_no_place_is_an_error() -> None:
+    mutant = MUTANTS[HUNTED[0]]
+    with pytest.raises(LookupError):
+        mutant.apply("nothing of the kind")
+    with pytest.raises(LookupError):
+        mutant.apply(mutant.old * 2)
