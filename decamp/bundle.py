@@ -96,17 +96,18 @@ def select_requirements(lock: str, python: str, machine: str) -> str:
     return "\n".join(sorted(selected)) + "\n"
 
 
-def own_files() -> Iterator[tuple[str, bytes]]:
-    """Yields (name, content) of every file of the package decamp, in a fixed order, without what Python left there."""
-    for path in sorted(PACKAGE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith("."):
-            yield f"decamp/{path.relative_to(PACKAGE).as_posix()}", path.read_bytes()
+def read_tree(directory: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yields (name/path, content) of every file below a directory, in a fixed order, without what Python left there."""
+    for path in sorted(directory.rglob("*")):
+        relative = path.relative_to(directory)
+        if path.is_file() and not any(part == "__pycache__" or part.startswith(".") for part in relative.parts):
+            yield f"{name}/{relative.as_posix()}", path.read_bytes()
 
 
 def write_own_wheel(directory: Path) -> Path:
     """Writes the pure wheel of this checkout's decamp; no build tool runs, so nothing has to be installed for it."""
     info = f"decamp-{__version__}.dist-info"
-    files = list(own_files())
+    files = list(read_tree(PACKAGE, "decamp"))
     wheel = "Wheel-Version: 1.0\nGenerator: decamp.bundle\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files.append((f"{info}/METADATA", f"Metadata-Version: 2.1\nName: decamp\nVersion: {__version__}\n".encode()))
     files.append((f"{info}/WHEEL", wheel.encode()))
@@ -157,16 +158,24 @@ def _only_one(cache: Path) -> Iterator[None]:
 
 
 def build_bundle(
-    name: str, lock: Path, python: str, machine: str, *, with_decamp: bool = False, cache: Path | None = None
+    name: str,
+    lock: Path | None,
+    python: str,
+    machine: str,
+    *,
+    with_decamp: bool = False,
+    source: Path | None = None,
+    cache: Path | None = None,
 ) -> Bundle:
     """Returns a bundle of what the lock names for a host, from the cache where that has it.
 
     Args:
         name: short name; it is part of the file's name.
-        lock: requirements file with hashes; markers are decided for the host.
+        lock: requirements file with hashes; markers are decided for the host. None for no packages.
         python: the host's Python, "3.11".
         machine: the host's machine as `uname -m` says it.
         with_decamp: adds the wheel of this checkout's decamp.
+        source: directory whose files go along, below src/.
 
     Raises:
         BadInput: the lock or the host's description is wrong. BundleFailure: a package cannot be had.
@@ -178,14 +187,16 @@ def build_bundle(
     if machine not in MACHINES:
         raise BadInput(name, "no bundles for this machine", expected=" or ".join(MACHINES), found=machine)
     try:
-        requirements = select_requirements(lock.read_text(encoding="utf-8"), python, machine)
+        requirements = select_requirements(lock.read_text(encoding="utf-8"), python, machine) if lock else ""
     except OSError as error:
         raise BadInput(str(lock), "the lock file cannot be read", found=str(error.strerror)) from None
     digest = hashlib.sha256(f"{FORMAT}\0{name}\0{python}\0{machine}\0{requirements}".encode())
     digest.update(INSTALLER.read_bytes())
-    if with_decamp:
-        for path, content in own_files():
-            digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    sources = list(read_tree(source, "src")) if source else []
+    if source and not sources:
+        raise BadInput(str(source), "nothing to send", expected="a directory with files", found="none")
+    for path, content in [*(read_tree(PACKAGE, "decamp") if with_decamp else ()), *sources]:
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
     key = digest.hexdigest()[:32]
     cache = cache or default_cache()
     target = cache / f"{name}-{key}.pyz"
@@ -199,24 +210,31 @@ def build_bundle(
             if with_decamp:
                 write_own_wheel(wheels)
             partial = Path(place) / target.name
-            _write_archive(partial, sorted(wheels.iterdir()), {"name": name, "digest": key, "python": python})
+            description: dict[str, object] = {"name": name, "digest": key, "python": python}
+            write_archive(partial, sorted(wheels.iterdir()), sources, description)
             partial.replace(target)
     return Bundle(name, target, key, cached=False)
 
 
-def _write_archive(target: Path, wheels: list[Path], description: dict[str, object]) -> None:
-    digests = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
+def write_archive(
+    target: Path, wheels: list[Path], sources: list[tuple[str, bytes]], description: dict[str, object]
+) -> None:
+    digests = {f"wheels/{wheel.name}": hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in wheels}
+    digests.update({path: hashlib.sha256(content).hexdigest() for path, content in sources})
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo("__main__.py", _TIMESTAMP), INSTALLER.read_bytes())
-        document = json.dumps({**description, "wheels": digests}, indent=1)
+        document = json.dumps({**description, "files": digests}, indent=1)
         archive.writestr(zipfile.ZipInfo("bundle.json", _TIMESTAMP), document)
         for wheel in wheels:
             archive.write(wheel, f"wheels/{wheel.name}")
+        for path, content in sources:
+            archive.writestr(zipfile.ZipInfo(path, _TIMESTAMP), content)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", required=True, help="short name of the bundle")
-    parser.add_argument("--requirements", type=Path, required=True, help="lock file with hashes")
+    parser.add_argument("--requirements", type=Path, help="lock file with hashes")
+    parser.add_argument("--source", type=Path, help="directory whose files go along, below src/")
     parser.add_argument("--python", required=True, help="the host's Python, for example 3.11")
     parser.add_argument("--machine", required=True, help="the host's machine, as uname -m says")
     parser.add_argument("--with-decamp", action="store_true", help="add the wheel of this checkout's decamp")
@@ -224,7 +242,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     bundle = build_bundle(
-        options.name, options.requirements, options.python, options.machine, with_decamp=options.with_decamp
+        options.name,
+        options.requirements,
+        options.python,
+        options.machine,
+        with_decamp=options.with_decamp,
+        source=options.source,
     )
     print(json.dumps(bundle.as_document()))
     return 0

@@ -1,6 +1,6 @@
 """Unpacks a bundle into a directory that is complete or absent; it runs on a bare host, inside the bundle's zip.
 
-Needs Python 3.10 and its standard library. Each wheel's SHA-256 is checked before it is opened.
+Needs Python 3.10 and its standard library. Each file's SHA-256 is checked before it is used.
 """
 
 from __future__ import annotations
@@ -77,12 +77,17 @@ def install(archive: zipfile.ZipFile, target: Path) -> str:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     partial.chmod(0o755)
-    for name, digest in sorted(description["wheels"].items()):
-        content = archive.read(f"wheels/{name}")
+    for name, digest in sorted(description["files"].items()):
+        content = archive.read(name)
         found = hashlib.sha256(content).hexdigest()
         if found != digest:
             raise SystemExit(f"{name}: damaged on its way: expected SHA-256 {digest}, found {found}")
-        unpack_wheel(content, partial)
+        if name.startswith("wheels/"):
+            unpack_wheel(content, partial)
+        else:
+            path = partial / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
     (partial / ".complete").write_text(json.dumps(description))
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)

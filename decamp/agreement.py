@@ -1,0 +1,141 @@
+"""Does the store still hold what the index says? Asked before and after every copy; the store's word counts."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from decamp.bag import PAYLOAD
+from decamp.entries import State, plain_path, shown
+from decamp.findings import Finding
+from decamp.index import Index, ObjectRecord
+from decamp.store.client import ListedObject, Store, StoredObject
+from decamp.store.probe import PROBE_PREFIX, StoreTraits
+from decamp.transfer import read_digest
+
+
+@dataclass
+class Agreement:
+    """The outcome of holding a listing against the index.
+
+    Attributes:
+        dropped: objects that are missing or other than they were; what lay in them is pending again.
+        adopted: payload that the index did not know: it counts as part of the bag, so that nothing is thrown away.
+        tags: the tag files that the listing showed, with size and entity tag.
+        warnings: content of entries that are gone from the node and now from the store too.
+    """
+
+    dropped: list[str] = field(default_factory=list)
+    adopted: list[str] = field(default_factory=list)
+    tags: dict[str, tuple[int, str]] = field(default_factory=dict)
+    warnings: list[Finding] = field(default_factory=list)
+
+
+def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) -> Agreement:
+    """Lists the bag and brings the index in line with it.
+
+    Args:
+        store: the bag.
+        index: changed where the listing differs.
+        traits: gives what the store attests, called when unknown payload is met; None for a look that changes
+            nothing in the store, and only notes what it would adopt.
+
+    Raises:
+        StoreFailure: the listing failed or cannot be trusted.
+    """
+    outcome = Agreement()
+    records = index.snapshot()
+    rows = records.execute("SELECT key, size, sha256, etag, checksum, url, evidence FROM object ORDER BY key")
+
+    def following() -> ObjectRecord | None:
+        row = rows.fetchone()
+        return ObjectRecord(*row) if row else None
+
+    record = following()
+    unknown: list[str] = []
+    stale: list[str] = []
+    for item in store.list():
+        if item.key.startswith(PROBE_PREFIX):
+            stale.append(item.key)
+            continue
+        if not item.key.startswith(PAYLOAD):
+            outcome.tags[item.key] = (item.size_bytes, item.etag)
+            continue
+        while record is not None and record.key.encode() < item.key.encode():
+            _settle_unlisted(store, index, record, outcome)
+            record = following()
+        if record is not None and record.key == item.key:
+            if record.url is not None or not _is_same(store, index, record, item):
+                outcome.dropped.append(item.key)
+                unknown.append(item.key)
+            record = following()
+        else:
+            unknown.append(item.key)
+    while record is not None:
+        _settle_unlisted(store, index, record, outcome)
+        record = following()
+    records.close()
+    for key in stale if traits is not None else ():
+        store.delete(key)
+    for key in outcome.dropped:
+        _drop(index, key, outcome)
+    for key in unknown:
+        if traits is not None:
+            _adopt(store, index, key, traits(), outcome)
+        else:
+            outcome.adopted.append(key)
+    index.commit()
+    return outcome
+
+
+def _settle_unlisted(store: Store, index: Index, record: ObjectRecord, outcome: Agreement) -> None:
+    """Payload that is not in the bag's listing: named by fetch.txt and still there, or lost."""
+    if record.url is not None:
+        other, key = store.elsewhere(record.url)
+        stored = other.head(key)
+    else:
+        stored = store.head(record.key)
+    if stored is None or not _holds(record, stored):
+        outcome.dropped.append(record.key)
+
+
+def _holds(record: ObjectRecord, stored: StoredObject) -> bool:
+    if stored.size_bytes != record.size:
+        return False
+    if record.checksum is not None:
+        return stored.sha256 == record.checksum
+    return stored.etag == record.etag
+
+
+def _is_same(store: Store, index: Index, record: ObjectRecord, item: ListedObject) -> bool:
+    if (item.size_bytes, item.etag) == (record.size, record.etag):
+        return True
+    if item.size_bytes != record.size or record.checksum is None:
+        return False
+    stored = store.head(record.key)
+    return stored is not None and _holds(record, stored)
+
+
+def _drop(index: Index, key: str, outcome: Agreement) -> None:
+    gone = int(State.GONE)
+    for entry in index.entries("object=? AND state=?", (key, gone)):
+        outcome.warnings.append(Finding(shown(plain_path(entry.path)), "gone from the node, and now from the store too",
+                                        f"its object {key}", "nothing, or other content"))
+    index.execute("DELETE FROM entry WHERE object=? AND state=?", (key, gone))
+    index.drop_object(key)
+
+
+def _adopt(store: Store, index: Index, key: str, traits: StoreTraits, outcome: Agreement) -> None:
+    stored = store.head(key)
+    if stored is None:
+        return
+    checksum, evidence = None, "read_back"
+    if traits.checks_puts and traits.shows_checksums and stored.sha256 is not None and "-" not in stored.sha256:
+        digest, evidence, checksum = base64.b64decode(stored.sha256), "attested", stored.sha256
+    else:
+        digest, size = read_digest(store, key)
+        if size != stored.size_bytes:
+            return
+    index.put_object(ObjectRecord(key, stored.size_bytes, digest, stored.etag, checksum, None, evidence))
+    outcome.adopted.append(key)

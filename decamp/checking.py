@@ -1,0 +1,49 @@
+"""Applies the checks that an entry is due, and keeps what they found in the form that the index stores."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from decamp.checks import CheckResult, applies, check_whole, run_check
+from decamp.entries import Entry, plain_path, shown
+from decamp.findings import Finding
+from decamp.index import Index
+from decamp.rules import Rule
+
+
+def check_entry(entry: Entry, rules: tuple[Rule, ...]) -> str | None:
+    """Returns the results of an entry's checks as JSON, or None where none applied.
+
+    Raises:
+        OSError: the file could not be read.
+    """
+    path = plain_path(entry.path)
+    results: list[CheckResult] = []
+    check = rules[entry.rule].check if entry.rule >= 0 else None
+    if check is not None and applies(check.kind, path):
+        results.append(run_check(check, path))
+    else:
+        whole = check_whole(path)
+        if whole is not None:
+            results.append(whole)
+    return encode_checks([result.document() for result in results]) if results else None
+
+
+def encode_checks(documents: list[dict[str, Any]]) -> str:
+    """The one textual form of check results; failed_checks looks for it."""
+    return json.dumps(documents, separators=(",", ":"))
+
+
+def failed_checks(index: Index, rules: tuple[Rule, ...]) -> tuple[list[Finding], list[Finding]]:
+    """Returns the failed checks of entries worth keeping: those that refuse, and those that only mark."""
+    refusing, marking = [], []
+    for entry in index.entries("checks LIKE '%\"passed\":false%' AND state=1 AND hardlink IS NULL"):
+        mark_only = rules[entry.rule].mark_only if entry.rule >= 0 else False
+        for result in json.loads(entry.checks or "[]"):
+            if not result["passed"]:
+                finding = Finding(shown(plain_path(entry.path)), f"the check {result['kind']} failed",
+                                  result.get("expected", ""), result.get("found", ""),
+                                  "mend the data, or mark the rule: on_failure: mark")
+                (marking if mark_only else refusing).append(finding)
+    return refusing, marking

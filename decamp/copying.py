@@ -1,0 +1,363 @@
+"""Copies what is pending from the node to the store: small files in packs, large ones in parallel parts.
+
+One thread (the caller's) owns the index and decides; worker threads read large files and send. Their results come
+back through a queue, and what is proven is made durable in the index as it comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from decamp.bag import collides, plain_key
+from decamp.checking import check_entry
+from decamp.elsewhere import ExistingContent
+from decamp.entries import Entry, Kind, State, plain_path, shown
+from decamp.errors import StoreFailure
+from decamp.findings import Finding
+from decamp.index import Index, ObjectRecord
+from decamp.packs import PACK_PREFIX, PACKED_FILE_LIMIT_BYTES, Member, Pack, new_pack_key
+from decamp.progress import Progress
+from decamp.reading import EntryChanged, OpenedFile
+from decamp.rules import Rule
+from decamp.sending import ByteBudget, ResumedUpload, Sender, StartedUpload, Stopped, upload_identity
+from decamp.store.client import Store
+from decamp.store.probe import StoreTraits
+
+PLAIN_SMALL_FILES = 100  # up to so many small files lie as plain objects, which a person finds more easily
+_UPLOADS = 8
+_READERS = 3
+_BUDGET_BYTES = 112 << 20
+_OUTSTANDING_FILES = 12
+_PENDING = (f"state={int(State.PENDING)} AND kind={int(Kind.FILE)} AND hardlink IS NULL AND tier=? "
+            f"AND size{{}}{PACKED_FILE_LIMIT_BYTES}")
+
+Result = Callable[[], None]
+
+
+@dataclass
+class CopyTotals:
+    """What a copy did: per tier number bytes sent and bytes that the store had already; entries that changed."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    already_there: dict[int, int] = field(default_factory=dict)
+    changed: list[bytes] = field(default_factory=list)
+
+
+class Copier:
+    """Copies pending entries tier by tier.
+
+    Attributes:
+        totals: what was done so far.
+        findings: entries that could not be read or sent.
+        failure: the store's failure that ended the copying early, or None.
+    """
+
+    def __init__(self, store: Store, index: Index, rules: tuple[Rule, ...], traits: StoreTraits,
+                 existing: ExistingContent, progress: Progress, has_earlier_content: bool) -> None:
+        self._store = store
+        self._index = index
+        self._rules = rules
+        self._existing = existing
+        self._progress = progress
+        self._has_earlier = has_earlier_content
+        self._stop = threading.Event()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._outstanding = 0
+        self._budget = ByteBudget(_BUDGET_BYTES)
+        self._sender = Sender(store, traits, self._budget, self._stop, self._progress.advance)
+        self._uploads = ThreadPoolExecutor(_UPLOADS, "upload")
+        self._readers = ThreadPoolExecutor(_READERS, "read")
+        self._resumable: dict[str, tuple[str, ResumedUpload]] = {}  # by the identity of the file's state
+        self.totals = CopyTotals()
+        self.findings: list[Finding] = []
+        self.failure: StoreFailure | None = None
+
+    def __enter__(self) -> Copier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._uploads.shutdown(wait=False, cancel_futures=True)
+
+    def adopt_uploads(self) -> None:
+        """Ends multipart uploads that an earlier run left, except those that can be continued."""
+        known = {(row[0], row[1]): (row[2], row[3])
+                 for row in self._index.query("SELECT key, upload_id, part_bytes, identity FROM upload")}
+        live = {upload_identity(entry) for entry in self._index.entries(
+            f"state={int(State.PENDING)} AND size>{PACKED_FILE_LIMIT_BYTES}")} if known else set()
+        for key, upload_id in self._store.list_uploads():
+            part_bytes, identity = known.get((key, upload_id), (0, ""))
+            if identity in live:
+                parts = {number: (checksum or "", etag)
+                         for number, (etag, checksum, _) in self._store.list_parts(key, upload_id).items()}
+                self._resumable[identity] = key, ResumedUpload(upload_id, part_bytes, parts)
+            else:
+                self._abort(key, upload_id)
+        self._index.commit()
+
+    def drop_uploads(self) -> None:
+        """Ends the multipart uploads that could have been continued and were not needed."""
+        while self._resumable:
+            _, (key, resumed) = self._resumable.popitem()
+            self._abort(key, resumed.upload_id)
+        self._index.commit()
+
+    def _abort(self, key: str, upload_id: str) -> None:
+        self._store.abort_upload(key, upload_id)
+        self._index.execute("DELETE FROM upload WHERE key=? AND upload_id=?", (key, upload_id))
+
+    def copy_tier(self, tier: int) -> None:
+        """Copies every pending file of a tier; returns when each is proven, changed, unreadable or given up."""
+        small = self._entries(_PENDING.format("<="), tier)
+        large = self._entries(_PENDING.format(">"), tier)
+        pending_small = self._index.query(f"SELECT count(*) FROM entry WHERE {_PENDING.format('<=')}", (tier,)).fetchone()[0]
+        as_plain = pending_small <= PLAIN_SMALL_FILES
+        pack = Pack()
+        next_small, next_large = next(small, None), next(large, None)
+        while True:
+            while next_large is not None and self._outstanding < _OUTSTANDING_FILES and not self._stop.is_set():
+                self._start_large(next_large)
+                next_large = next(large, None)
+            if next_small is not None and not self._stop.is_set():
+                for _ in range(64):
+                    if next_small is None:
+                        break
+                    self._add_small(next_small, pack, as_plain)
+                    if pack.is_full:
+                        self._send_pack(pack)
+                        pack = Pack()
+                    next_small = next(small, None)
+                if next_small is None and pack.members:
+                    self._send_pack(pack)
+                    pack = Pack()
+                self._take_results(wait=False)
+            elif self._outstanding:
+                self._take_results(wait=True)
+            elif next_large is None or self._stop.is_set():
+                break
+        self._index.commit()
+
+    def _entries(self, where: str, tier: int) -> Iterator[Entry]:
+        for batch in self._index.batches(where, (tier,), size=256):
+            yield from batch
+
+    # Results of worker threads are small functions that the owner of the index runs.
+
+    def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], Result]) -> None:
+        def run() -> None:
+            try:
+                result = work()
+            except Stopped:
+                result = _nothing
+            except StoreFailure as failure:
+                result = self._failed(failure)
+            except BaseException as error:  # a defect of ours must end the run, not hang it
+                result = _raiser(error)
+            self._results.put(result)
+
+        self._outstanding += 1
+        pool.submit(run)
+
+    def _failed(self, failure: StoreFailure) -> Result:
+        def note() -> None:
+            if self.failure is None:
+                self.failure = failure
+            self._stop.set()
+        return note
+
+    def _take_results(self, wait: bool) -> None:
+        while self._outstanding:
+            try:
+                result = self._results.get(block=wait, timeout=1.0 if wait else None)
+            except queue.Empty:
+                return
+            self._outstanding -= 1
+            result()
+            wait = False
+
+    # Small files.
+
+    def _add_small(self, entry: Entry, pack: Pack, as_plain: bool) -> None:
+        try:
+            with OpenedFile(entry) as file:
+                checks = check_entry(entry, self._rules)
+                content = file.read_all()
+        except EntryChanged:
+            self.totals.changed.append(entry.path)
+            return
+        except OSError as error:
+            self._unreadable(entry, error)
+            return
+        digest = hashlib.sha256(content).digest()
+        if self._take_existing(entry, digest, checks):
+            return
+        key = self._writable_key(entry) if as_plain else None
+        if key is None:
+            self._release_own_plain(entry)
+            pack.add(entry, content, digest, checks)
+            return
+        self._index.forget_content(entry.path, key)
+        self._index.commit()
+        chosen = key
+        self._submit(self._uploads, lambda: self._stored_plain(
+            entry, self._sender.send_body(chosen, content, digest), digest, None, checks))
+
+    def _send_pack(self, pack: Pack) -> None:
+        key, body, members = new_pack_key(), pack.close(), pack.members
+        size = len(body)
+        self._budget.acquire(size)
+
+        def work() -> Result:
+            try:
+                record = self._sender.send_body(key, body, hashlib.sha256(body).digest())
+            finally:
+                self._budget.release(size)
+            return lambda: self._note_pack(record, members)
+
+        self._submit(self._uploads, work)
+
+    def _note_pack(self, record: ObjectRecord, members: list[Member]) -> None:
+        self._index.put_object(record)
+        self._index.set_stored((member.sha256, record.key, member.offset, member.entry.size, member.checks,
+                                member.entry.path) for member in members)
+        self._index.commit()
+        for member in members:
+            self._add(self.totals.sent, member.entry)
+
+    # Large files.
+
+    def _start_large(self, entry: Entry) -> None:
+        key = self._plain_key(entry)
+        record = self._index.object(key) if key is not None else None
+        if (self._has_earlier and self._index.has_content_of_size(entry.size) or self._existing.has_size(entry.size)
+                or record is not None and record.size == entry.size):
+            self._submit(self._readers, lambda: self._guarded(entry, self._hash_first))
+            return
+        self._send_large(entry)
+
+    def _hash_first(self, file: OpenedFile, entry: Entry) -> Result:
+        checks = check_entry(entry, self._rules)
+        digest = file.digest()
+
+        def decide() -> None:
+            if not self._take_existing(entry, digest, checks):
+                self._send_large(entry)
+        return decide
+
+    def _send_large(self, entry: Entry) -> None:
+        key = self._writable_key(entry)
+        as_pack = key is None
+        started_key, resumed = self._resumable.pop(upload_identity(entry), (None, None))
+        target = key or started_key or new_pack_key()
+        if resumed is not None and started_key is not None and (
+                started_key != target or as_pack != started_key.startswith(PACK_PREFIX)):
+            self._abort(started_key, resumed.upload_id)
+            resumed = None
+            target = key or new_pack_key()
+        if key is not None:
+            self._index.forget_content(entry.path, key)
+            self._index.commit()
+        else:
+            self._release_own_plain(entry)
+
+        def send(file: OpenedFile, entry: Entry) -> Result:
+            checks = check_entry(entry, self._rules)
+            record, digest, offset = self._sender.send_file(
+                file, entry, target, as_pack, self._uploads, self._note_started, resumed)
+            return self._stored_plain(entry, record, digest, offset, checks)
+
+        self._submit(self._readers, lambda: self._guarded(entry, send))
+
+    def _note_started(self, started: StartedUpload) -> None:
+        def note() -> None:
+            self._outstanding += 1  # this result answers no submission of its own
+            self._index.execute("INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
+                                (started.key, started.upload_id, started.part_bytes, started.identity))
+            self._index.commit()
+        self._results.put(note)
+
+    def _guarded(self, entry: Entry, work: Callable[[OpenedFile, Entry], Result]) -> Result:
+        """Opens the file for some work in a reader thread; a change or a read error is a result too."""
+        if self._stop.is_set():
+            raise Stopped
+        try:
+            with OpenedFile(entry) as file:
+                return work(file, entry)
+        except EntryChanged:
+            return lambda: self.totals.changed.append(entry.path)
+        except OSError as error:
+            failure = error
+            return lambda: self._unreadable(entry, failure)
+
+    # What becomes of an entry.
+
+    def _stored_plain(self, entry: Entry, record: ObjectRecord, digest: bytes, offset: int | None,
+                      checks: str | None) -> Result:
+        def note() -> None:
+            self._index.put_object(record)
+            self._index.execute("DELETE FROM upload WHERE key=?", (record.key,))
+            self._index.set_stored([(digest, record.key, offset, entry.size, checks, entry.path)])
+            self._index.commit()
+            self._add(self.totals.sent, entry)
+        return note
+
+    def _take_existing(self, entry: Entry, digest: bytes, checks: str | None) -> bool:
+        """Points the entry to content that the store has already, where there is such; returns whether."""
+        found = self._index.find_content(digest, entry.size) if self._has_earlier else None
+        if found is None:
+            key = self._plain_key(entry)
+            record = self._index.object(key) if key is not None else None
+            if record is not None and (record.sha256, record.size) == (digest, entry.size):
+                found = record.key, None
+            elif key is not None and record is None and not collides(self._index, key):
+                elsewhere = self._existing.find(key, digest, entry.size)
+                if elsewhere is not None:
+                    self._index.put_object(elsewhere)
+                    found = key, None
+        if found is None:
+            return False
+        self._index.set_stored([(digest, found[0], found[1], entry.size, checks, entry.path)])
+        self._add(self.totals.already_there, entry)
+        self._progress.advance(entry.size)
+        return True
+
+    def _plain_key(self, entry: Entry) -> str | None:
+        return plain_key(plain_path(entry.path), self._store)
+
+    def _writable_key(self, entry: Entry) -> str | None:
+        """The plain key that the entry may write: one that no other entry relies on and that collides with none."""
+        key = self._plain_key(entry)
+        if key is None or self._index.is_referred_to(key, entry.path) or collides(self._index, key):
+            return None
+        record = self._index.object(key)
+        return None if record is not None and record.url is not None else key
+
+    def _release_own_plain(self, entry: Entry) -> None:
+        """Content that goes to a new object leaves the old one as it is; the row just stops pointing there."""
+        self._index.execute("UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?",
+                            (entry.path,))
+
+    def _unreadable(self, entry: Entry, error: OSError) -> None:
+        self._index.set_state(entry.path, State.UNREADABLE)
+        self.findings.append(Finding(shown(plain_path(entry.path)), "the file cannot be read", "its content",
+                                     error.strerror or str(error)))
+
+    @staticmethod
+    def _add(totals: dict[int, int], entry: Entry) -> None:
+        totals[entry.tier] = totals.get(entry.tier, 0) + entry.size
+
+
+def _nothing() -> None:
+    """The result of work that the end of the run cut short."""
+
+
+def _raiser(error: BaseException) -> Result:
+    def fail() -> None:
+        raise error
+    return fail

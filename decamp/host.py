@@ -1,0 +1,172 @@
+"""Which machine this is, what is mounted where, and which processes hold files open for writing."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
+_KERNEL_FILESYSTEMS = frozenset((
+    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs", "bpf", "mqueue",
+    "hugetlbfs", "configfs", "fusectl", "pstore", "efivarfs", "binfmt_misc", "rpc_pipefs", "nsfs", "selinuxfs"))
+
+
+@dataclass(frozen=True)
+class HostIdentity:
+    """What tells one machine from another at the same address.
+
+    Attributes:
+        machine_id: content of /etc/machine-id; empty where there is none.
+        host_keys: public SSH host keys, each `type base64`, sorted.
+    """
+
+    machine_id: str
+    host_keys: tuple[str, ...]
+
+
+def read_identity(root: Path = Path("/")) -> HostIdentity:
+    """Returns this machine's identity; unreadable parts are left empty, and an empty one matches nothing."""
+    try:
+        machine_id = (root / "etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        machine_id = ""
+    keys = []
+    for path in sorted((root / "etc/ssh").glob("ssh_host_*_key.pub")):
+        try:
+            keys.append(" ".join(path.read_text(encoding="utf-8").split()[:2]))
+        except (OSError, UnicodeDecodeError):
+            continue
+    return HostIdentity(machine_id, tuple(sorted(keys)))
+
+
+@dataclass(frozen=True)
+class Writer:
+    """A process that has a file open for writing, or mapped so that it can write to it."""
+
+    pid: int
+    command: str
+    path: bytes
+
+
+@dataclass(frozen=True)
+class Writers:
+    """Every file that some process can write to through what it has open already.
+
+    Attributes:
+        by_identity: (device, inode) of the file to the process.
+        unseen: number of processes, besides init, whose open files this user may not see.
+    """
+
+    by_identity: dict[tuple[int, int], Writer]
+    unseen: int
+
+    def below(self, roots: tuple[bytes, ...]) -> list[Writer]:
+        """Returns the writers of files whose path, as the kernel tells it, lies below one of the roots."""
+        prefixes = tuple(root.rstrip(b"/") + b"/" for root in roots)
+        return [writer for writer in self.by_identity.values()
+                if writer.path.startswith(prefixes) and not writer.path.endswith(b" (deleted)")]
+
+
+def find_writers() -> Writers:
+    """Returns which files are open for writing now, from /proc; processes that end meanwhile are left out.
+
+    A deleted file that is still open has no name in the workspace, so nothing of it could be kept.
+    """
+    found: dict[tuple[int, int], Writer] = {}
+    unseen = 0
+    own = os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == own:
+            continue
+        try:
+            _add_open_files(name, found)
+            _add_mappings(name, found)
+        except PermissionError:
+            # A virtual machine's init may hold capabilities that root here lacks; it supervises, it writes no data.
+            unseen += name != "1"
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return Writers(found, unseen)
+
+
+def _command(pid: str) -> str:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").strip()
+    except OSError:
+        line = b""
+    return line.decode("utf-8", "replace")[:200]
+
+
+def _add_open_files(pid: str, found: dict[tuple[int, int], Writer]) -> None:
+    base = f"/proc/{pid}/fd"
+    for number in os.listdir(base):
+        try:
+            status = os.stat(f"{base}/{number}")
+            if not stat.S_ISREG(status.st_mode):
+                continue
+            with open(f"/proc/{pid}/fdinfo/{number}", "rb") as info:
+                text = info.read(256)
+            flags = int(text.split(b"flags:", 1)[1].split(None, 1)[0], 8)
+            if flags & _WRITE_FLAGS:
+                path = os.readlink(os.fsencode(f"{base}/{number}"))
+                found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(pid), path))
+        except (FileNotFoundError, ProcessLookupError, OSError, IndexError, ValueError) as error:
+            if isinstance(error, PermissionError):
+                raise
+            continue
+
+
+_MAPPING = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) .w.s [0-9a-f]+ [0-9a-f:]+ [1-9][0-9]* +(/.*)$", re.MULTILINE)
+
+
+def _add_mappings(pid: str, found: dict[tuple[int, int], Writer]) -> None:
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        text = file.read()
+    if b"s " not in text:
+        return
+    for match in _MAPPING.finditer(text):
+        area, path = match.groups()
+        try:
+            status = os.stat(b"/proc/%s/map_files/%s" % (pid.encode(), area))
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(pid), path))
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of mountinfo that matters here."""
+
+    point: bytes
+    filesystem: str
+    source: str
+
+
+def read_mounts() -> list[Mount]:
+    """Returns what is mounted in this process's namespace (proc(5), /proc/self/mountinfo)."""
+    mounts = []
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        fields, _, rest = line.partition(b" - ")
+        point = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), fields.split(b" ")[4])
+        kind, source = rest.split(b" ")[:2]
+        mounts.append(Mount(point, kind.decode(), source.decode("utf-8", "replace")))
+    return mounts
+
+
+def kernel_mount_points(mounts: list[Mount]) -> frozenset[bytes]:
+    """Mount points whose files the kernel makes up (proc, sysfs, ...): there is nothing in them to keep."""
+    return frozenset(mount.point for mount in mounts if mount.filesystem in _KERNEL_FILESYSTEMS)
+
+
+def mount_of(path: bytes, mounts: list[Mount]) -> Mount | None:
+    """The mount that a path lies on: the last one mounted at its longest mounted prefix."""
+    best: Mount | None = None
+    for mount in mounts:
+        inside = path == mount.point or path.startswith(mount.point.rstrip(b"/") + b"/")
+        if inside and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best

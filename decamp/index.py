@@ -1,0 +1,301 @@
+"""What is known of a bag and its workspace, in an SQLite file beside neither: the memory of an evacuation.
+
+The store is the truth. The index makes a rerun cheap: it remembers which content, read from which file at which
+time, the store has taken. Before any of that counts, the store's own listing has to agree (see `decamp.bag`), and
+a lost or foreign index is rebuilt from the bag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from decamp.entries import Entry, Kind, State
+from decamp.errors import BadInput, DecampError
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entry (
+    path BLOB PRIMARY KEY, kind INTEGER NOT NULL, tier INTEGER NOT NULL, rule INTEGER NOT NULL,
+    size INTEGER NOT NULL, mode INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
+    ino INTEGER NOT NULL, dev INTEGER NOT NULL, nlink INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,
+    link BLOB, xattrs TEXT, sparse INTEGER NOT NULL, state INTEGER NOT NULL, sha256 BLOB, object TEXT,
+    offset INTEGER, stored_size INTEGER, hardlink BLOB, checks TEXT, check_id TEXT) WITHOUT ROWID;
+CREATE TABLE object (
+    key TEXT PRIMARY KEY, size INTEGER NOT NULL, sha256 BLOB NOT NULL, etag TEXT NOT NULL, checksum TEXT,
+    url TEXT, evidence TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE upload (
+    key TEXT PRIMARY KEY, upload_id TEXT NOT NULL, part_bytes INTEGER NOT NULL, identity TEXT NOT NULL)
+    WITHOUT ROWID;
+"""
+ENTRY_COLUMNS = Entry._fields
+_INSERT_ENTRY = (f"INSERT OR REPLACE INTO entry ({', '.join(ENTRY_COLUMNS)}) "
+                 f"VALUES ({', '.join('?' * len(ENTRY_COLUMNS))})")
+_SELECT_ENTRY = f"SELECT {', '.join(ENTRY_COLUMNS)} FROM entry"
+_UNSIGNED_LIMIT = 1 << 63
+
+
+@dataclass(frozen=True)
+class ObjectRecord:
+    """An object of the bag's payload, and what proves it.
+
+    Attributes:
+        key: relative to the bag, `data/...`.
+        size, sha256: of its content; the digest as bytes.
+        etag: as the store told it.
+        checksum: base64 SHA-256 that the store attests, composite for a multipart upload; None where it has none.
+        url: where it really is, for payload that was in the store already and is named in fetch.txt; else None.
+        evidence: `attested` (the store refused what did not match), `read_back` (read again and hashed).
+    """
+
+    key: str
+    size: int
+    sha256: bytes
+    etag: str
+    checksum: str | None
+    url: str | None
+    evidence: str
+
+
+class BusyIndex(DecampError):
+    """Another evacuation of the same bag is running on this machine."""
+
+
+class Index:
+    """The index of one bag. Used from one thread; open it with `Index.open` or, for a passing use, in a new file.
+
+    Raises:
+        DecampError: the state directory cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = self._connect(path)
+        self._pending_writes = 0
+
+    @staticmethod
+    def _connect(path: Path) -> sqlite3.Connection:
+        for attempt in (1, 2):
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute("PRAGMA cache_size=-16384")
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                if version == _SCHEMA_VERSION:
+                    return connection
+                if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+                    connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};COMMIT;")
+                    return connection
+            except sqlite3.DatabaseError:
+                if attempt == 2:
+                    raise
+            connection.close()
+            for suffix in ("", "-wal", "-shm"):  # unreadable or of another version: the bag has all of it
+                Path(f"{path}{suffix}").unlink(missing_ok=True)
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        self.commit()
+        self._connection.close()
+
+    def copy_to(self, path: Path) -> Index:
+        """Closes the index and returns a copy of it in another file, which can be changed without consequences."""
+        with contextlib.closing(sqlite3.connect(path)) as target:
+            self._connection.backup(target)
+        self.close()
+        return Index(path)
+
+    # Transactions: writes gather in one and are made durable by commit().
+
+    def _begin(self) -> None:
+        if not self._connection.in_transaction:
+            self._connection.execute("BEGIN")
+
+    def commit(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+
+    def execute(self, statement: str, arguments: Iterable[object] = ()) -> sqlite3.Cursor:
+        """Runs a statement that writes, inside the open transaction."""
+        self._begin()
+        return self._connection.execute(statement, tuple(arguments))  # type: ignore[arg-type]
+
+    def query(self, statement: str, arguments: Iterable[object] = ()) -> sqlite3.Cursor:
+        return self._connection.execute(statement, tuple(arguments))  # type: ignore[arg-type]
+
+    def snapshot(self) -> sqlite3.Connection:
+        """A second connection that sees what is committed now and is not disturbed by later writes."""
+        self.commit()
+        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None,
+                                     check_same_thread=False)
+        connection.execute("PRAGMA cache_size=-4096")
+        return connection
+
+    # Facts about the bag as a whole.
+
+    def fact(self, name: str) -> str | None:
+        row = self.query("SELECT value FROM meta WHERE name=?", (name,)).fetchone()
+        return row[0] if row else None
+
+    def set_fact(self, name: str, value: str | None) -> None:
+        if value is None:
+            self.execute("DELETE FROM meta WHERE name=?", (name,))
+        else:
+            self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+    def clear(self) -> None:
+        """Forgets everything; what follows is built anew from the bag and the workspace."""
+        for table in ("meta", "entry", "object", "upload"):
+            self.execute(f"DELETE FROM {table}")
+        self.execute("DROP INDEX IF EXISTS entry_sha256")
+        self.execute("DROP INDEX IF EXISTS entry_size")
+        self.commit()
+
+    # Entries.
+
+    def put_entries(self, entries: Iterable[Entry]) -> None:
+        self._begin()
+        self._connection.executemany(_INSERT_ENTRY, ((*entry[:8], _signed(entry[8]), _signed(entry[9]), *entry[10:])
+                                                     for entry in entries))
+
+    def entries(self, where: str = "", arguments: Iterable[object] = ()) -> Iterator[Entry]:
+        """Yields entries by path; `where` is a condition with its own ORDER BY where another order is wanted."""
+        order = "" if "ORDER BY" in where else " ORDER BY path"
+        condition = f" WHERE {where}" if where else ""
+        for row in self._connection.execute(f"{_SELECT_ENTRY}{condition}{order}", tuple(arguments)):  # type: ignore[arg-type]
+            yield Entry._make(row)
+
+    def batches(self, where: str, arguments: tuple[object, ...] = (), size: int = 2000) -> Iterator[list[Entry]]:
+        """Yields lists of matching entries by path; entries may be changed between two lists."""
+        last = b""
+        while True:
+            rows = [Entry._make(row) for row in self._connection.execute(
+                f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size))]  # type: ignore[arg-type]
+            if not rows:
+                return
+            last = rows[-1].path
+            yield rows
+
+    def set_stored(self, rows: Iterable[tuple[bytes, str, int | None, int, str | None, bytes]]) -> None:
+        """Marks entries PROVEN; each row is sha256, object key, offset, stored size, checks as JSON, path."""
+        self._begin()
+        self._connection.executemany(
+            f"UPDATE entry SET state={int(State.PROVEN)}, sha256=?, object=?, offset=?, stored_size=?, checks=? "
+            "WHERE path=?", rows)
+
+    def forget_content(self, path: bytes, key: str) -> None:
+        """Says that an entry's object is about to be written anew, so that nobody relies on what it held."""
+        self.execute("UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?", (path,))
+        self.execute("DELETE FROM object WHERE key=?", (key,))
+
+    def set_state(self, path: bytes, state: State) -> None:
+        self.execute("UPDATE entry SET state=? WHERE path=?", (int(state), path))
+
+    def group_hard_links(self) -> None:
+        """Makes the first name of every hard-linked file that is worth keeping stand for its other names."""
+        kind, left = int(Kind.FILE), int(State.LEFT_BEHIND)
+        gone = int(State.GONE)
+        self.execute("UPDATE entry SET hardlink=NULL WHERE hardlink IS NOT NULL AND state!=?", (gone,))
+        linked = f"kind={kind} AND nlink>1 AND state NOT IN ({left}, {gone})"
+        self.execute("DROP TABLE IF EXISTS temp.first_name")
+        self.execute("CREATE TEMP TABLE first_name (dev INTEGER, ino INTEGER, path BLOB, PRIMARY KEY (dev, ino))")
+        self.execute(f"INSERT INTO first_name SELECT dev, ino, min(path) FROM entry WHERE {linked} "
+                     "GROUP BY dev, ino HAVING count(*) > 1")
+        self.execute(f"UPDATE entry SET hardlink=f.path FROM first_name f WHERE {linked} "
+                     "AND entry.dev=f.dev AND entry.ino=f.ino AND entry.path!=f.path")
+        self.execute("DROP TABLE temp.first_name")
+
+    def settle_hard_links(self) -> None:
+        """Gives every further name of a hard-linked file the content, and the proof, of its first name."""
+        self.execute(
+            "UPDATE entry SET (state, sha256, object, offset, stored_size, checks, check_id) = "
+            "(SELECT f.state, f.sha256, f.object, f.offset, f.stored_size, f.checks, f.check_id FROM entry f "
+            "WHERE f.path=entry.hardlink) WHERE hardlink IS NOT NULL AND state!=?", (int(State.GONE),))
+
+    def build_content_lookup(self) -> None:
+        """Makes find_content quick; worth its while only where there is earlier content to find."""
+        self.execute("CREATE INDEX IF NOT EXISTS entry_sha256 ON entry (sha256) WHERE object IS NOT NULL")
+        self.execute("CREATE INDEX IF NOT EXISTS entry_size ON entry (stored_size) WHERE object IS NOT NULL")
+
+    def find_content(self, sha256: bytes, size: int) -> tuple[str, int | None] | None:
+        """Returns object key and offset of content that the bag holds already, or None."""
+        row = self.query("SELECT object, offset FROM entry WHERE sha256=? AND object IS NOT NULL AND stored_size=? "
+                         "ORDER BY offset IS NULL LIMIT 1", (sha256, size)).fetchone()
+        if row is not None:
+            return row[0], row[1]
+        return None
+
+    def has_content_of_size(self, size: int) -> bool:
+        """Tells whether hashing a file of this size before it is sent could save sending it."""
+        return self.query("SELECT 1 FROM entry WHERE stored_size=? AND object IS NOT NULL LIMIT 1",
+                          (size,)).fetchone() is not None
+
+    def is_referred_to(self, key: str, besides: bytes) -> bool:
+        """Tells whether an entry other than the given one keeps its content in the object."""
+        return self.query("SELECT 1 FROM entry WHERE object=? AND path!=? LIMIT 1", (key, besides)).fetchone() is not None
+
+    # Objects.
+
+    def put_object(self, record: ObjectRecord) -> None:
+        self.execute("INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?, ?, ?)",
+                     (record.key, record.size, record.sha256, record.etag, record.checksum, record.url,
+                      record.evidence))
+
+    def objects(self) -> Iterator[ObjectRecord]:
+        for row in self.query("SELECT key, size, sha256, etag, checksum, url, evidence FROM object ORDER BY key"):
+            yield ObjectRecord(*row)
+
+    def object(self, key: str) -> ObjectRecord | None:
+        row = self.query("SELECT key, size, sha256, etag, checksum, url, evidence FROM object WHERE key=?",
+                         (key,)).fetchone()
+        return ObjectRecord(*row) if row else None
+
+    def drop_object(self, key: str) -> None:
+        """Forgets an object that the store does not have as it was: what lay in it is to be proven again."""
+        self.execute("DELETE FROM object WHERE key=?", (key,))
+        self.execute("UPDATE entry SET state=?, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
+                     "WHERE object=? AND state IN (?, ?)",
+                     (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)))
+
+
+def _signed(value: int) -> int:
+    """SQLite's integers are signed; inode and device numbers may use all 64 bits."""
+    return value - (1 << 64) if value >= _UNSIGNED_LIMIT else value
+
+
+def state_directory() -> Path:
+    """Where indexes are kept: $DECAMP_STATE_DIR, else /var/lib/decamp, else one in the user's own state."""
+    chosen = os.environ.get("DECAMP_STATE_DIR")
+    if chosen:
+        return Path(chosen)
+    if os.geteuid() == 0:
+        return Path("/var/lib/decamp")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "decamp"
+
+
+def index_path(store_url: str, endpoint_url: str | None, roots: tuple[bytes, ...]) -> Path:
+    """The index file of a bag.
+
+    Raises:
+        BadInput: the state directory lies inside the workspace, or cannot be made.
+    """
+    directory = state_directory()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        real = os.fsencode(directory.resolve())
+    except OSError as error:
+        raise BadInput(str(directory), "the state directory cannot be made", found=error.strerror or str(error),
+                       run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...") from error
+    for root in roots:
+        if real == root or real.startswith(root.rstrip(b"/") + b"/"):
+            raise BadInput(str(directory), "the state directory lies inside the workspace",
+                           expected="a directory outside of it", run="DECAMP_STATE_DIR=/dev/shm/decamp decamp ...")
+    name = hashlib.sha256(f"{endpoint_url or ''} {store_url}".encode()).hexdigest()[:32]
+    return directory / f"{name}.sqlite"

@@ -1,0 +1,74 @@
+"""Packs: plain tar archives in which small files, and names that no S3 key can hold, travel.
+
+Members are in GNU format, the one whose header holds any name as bytes: `tar xf` of any make reads it. The
+nanoseconds of times, xattrs and links are in entries.jsonl.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tarfile
+import time
+from dataclasses import dataclass, field
+
+from decamp.entries import Entry, plain_path
+
+PACK_PREFIX = "data/.packs/"
+PACK_TARGET_BYTES = 16 << 20
+PACKED_FILE_LIMIT_BYTES = 1 << 20  # files up to this size travel in packs, where there are many of them
+_BLOCK = tarfile.BLOCKSIZE
+END_OF_ARCHIVE = bytes(2 * _BLOCK)
+_MTIME_LIMIT_S = 8**11 - 1  # what eleven octal digits of a tar header hold
+
+
+def new_pack_key() -> str:
+    """A key for a pack that no earlier or concurrent run has used."""
+    return f"{PACK_PREFIX}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(4)}.tar"
+
+
+def member_header(entry: Entry) -> bytes:
+    """The tar header of an entry's file, one or more blocks of 512 bytes."""
+    member = tarfile.TarInfo(plain_path(entry.path).lstrip(b"/").decode("utf-8", "surrogateescape"))
+    member.size = entry.size
+    member.mode = entry.mode
+    member.mtime = min(max(entry.mtime_ns // 1_000_000_000, 0), _MTIME_LIMIT_S)
+    member.uid, member.gid = entry.uid, entry.gid
+    return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def padding(size_bytes: int) -> bytes:
+    """The zeros that fill a member's last block."""
+    return bytes(-size_bytes % _BLOCK)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file inside a pack: whose, where its first byte is, and its SHA-256."""
+
+    entry: Entry
+    offset: int
+    sha256: bytes
+    checks: str | None
+
+
+@dataclass
+class Pack:
+    """A pack that is being filled."""
+
+    body: bytearray = field(default_factory=bytearray)
+    members: list[Member] = field(default_factory=list)
+
+    def add(self, entry: Entry, content: bytes, sha256: bytes, checks: str | None) -> None:
+        self.body += member_header(entry)
+        self.members.append(Member(entry, len(self.body), sha256, checks))
+        self.body += content
+        self.body += padding(len(content))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.body) >= PACK_TARGET_BYTES
+
+    def close(self) -> bytearray:
+        """Ends the archive and returns its bytes."""
+        self.body += END_OF_ARCHIVE
+        return self.body

@@ -1,0 +1,100 @@
+"""Moves whole objects: uploads in one piece or in parts, downloads with a digest."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from decamp.errors import StoreFailure
+from decamp.store.client import Store
+from decamp.store.failures import StoreRefusal
+
+PART_BYTES = 16 << 20
+PARTS_LIMIT = 9_000  # S3 takes 10,000 (Amazon S3 User Guide, "Amazon S3 multipart upload limits", 2026)
+_DIGEST_CODES = frozenset(("BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "XAmzContentChecksumMismatch",
+                           "InvalidRequest", "IncompleteBody", "RequestTimeout"))
+_ATTEMPTS = 4
+_FIRST_PAUSE_S = 0.1
+
+Result = TypeVar("Result")
+
+
+def part_bytes_for(size_bytes: int) -> int:
+    """The size of the parts of an object: 16 MiB, or as many MiB as keep the number of parts within S3's limit."""
+    needed = -(-size_bytes // PARTS_LIMIT)
+    return max(PART_BYTES, -(-needed // (1 << 20)) << 20)
+
+
+def retried(action: Callable[[], Result]) -> Result:
+    """Repeats an action whose body was damaged on its way; other failures were retried by botocore already."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return action()
+        except StoreRefusal as refusal:
+            if refusal.code not in _DIGEST_CODES or attempt == _ATTEMPTS:
+                raise
+        time.sleep(_FIRST_PAUSE_S * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def put_file(store: Store, key: str, path: Path) -> str:
+    """Stores a file of our own, in parts where it is long, and returns the object's entity tag."""
+    size_bytes = path.stat().st_size
+    part_bytes = part_bytes_for(size_bytes)
+    with open(path, "rb") as file:
+        if size_bytes <= part_bytes:
+            body = file.read()
+            return retried(lambda: store.put_bytes(key, body))
+        upload_id = store.create_upload(key)
+        parts: list[tuple[str, bytes]] = []
+        try:
+            while piece := file.read(part_bytes):
+                digest = hashlib.sha256(piece).digest()
+                parts.append((_put_part(store, key, upload_id, len(parts) + 1, piece, digest), digest))
+            return store.complete_upload(key, upload_id, parts)
+        except BaseException:
+            store.abort_upload(key, upload_id)
+            raise
+
+
+def _put_part(store: Store, key: str, upload_id: str, number: int, piece: bytes, digest: bytes) -> str:
+    return retried(lambda: store.put_part(key, upload_id, number, piece, digest))
+
+
+def read_digest(store: Store, key: str, on_bytes: Callable[[int], None] | None = None) -> tuple[bytes, int]:
+    """Reads an object back and returns the SHA-256 and the length of what came; a broken answer is tried again."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        digest = hashlib.sha256()
+        size_bytes = 0
+        try:
+            for chunk in store.get_chunks(key):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+                if on_bytes is not None:
+                    on_bytes(len(chunk))
+            return digest.digest(), size_bytes
+        except StoreFailure as failure:
+            if isinstance(failure, StoreRefusal) or attempt == _ATTEMPTS:
+                raise
+        time.sleep(_FIRST_PAUSE_S * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
+
+
+def fetch_to(store: Store, key: str, path: Path) -> str:
+    """Writes an object to a file of our own and returns the SHA-256 of what came, as hex digits."""
+    for attempt in range(1, _ATTEMPTS + 1):
+        digest = hashlib.sha256()
+        try:
+            with open(path, "wb") as file:
+                for chunk in store.get_chunks(key):
+                    digest.update(chunk)
+                    file.write(chunk)
+            return digest.hexdigest()
+        except StoreFailure as failure:
+            if isinstance(failure, StoreRefusal) or attempt == _ATTEMPTS:
+                raise
+        time.sleep(_FIRST_PAUSE_S * 4 ** (attempt - 1))
+    raise AssertionError("unreachable")
