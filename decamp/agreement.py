@@ -55,7 +55,7 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
     record = following()
     unknown: list[str] = []
     stale: list[str] = []
-    for item in store.list():
+    for item in store.list_objects():
         if item.key.startswith(PROBE_PREFIX):
             stale.append(item.key)
             continue
@@ -63,17 +63,17 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
             outcome.tags[item.key] = (item.size_bytes, item.etag)
             continue
         while record is not None and record.key.encode() < item.key.encode():
-            _settle_unlisted(store, index, record, outcome)
+            _settle_unlisted(store, record, outcome)
             record = following()
         if record is not None and record.key == item.key:
-            if record.url is not None or not _is_same(store, index, record, item):
+            if record.url is not None or not _is_same(store, record, item):
                 outcome.dropped.append(item.key)
                 unknown.append(item.key)
             record = following()
         else:
             unknown.append(item.key)
     while record is not None:
-        _settle_unlisted(store, index, record, outcome)
+        _settle_unlisted(store, record, outcome)
         record = following()
     records.close()
     for key in stale if traits is not None else ():
@@ -89,7 +89,7 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
     return outcome
 
 
-def _settle_unlisted(store: Store, index: Index, record: ObjectRecord, outcome: Agreement) -> None:
+def _settle_unlisted(store: Store, record: ObjectRecord, outcome: Agreement) -> None:
     """Payload that is not in the bag's listing: named by fetch.txt and still there, or lost."""
     if record.url is not None:
         other, key = store.elsewhere(record.url)
@@ -108,7 +108,7 @@ def _holds(record: ObjectRecord, stored: StoredObject) -> bool:
     return stored.etag == record.etag
 
 
-def _is_same(store: Store, index: Index, record: ObjectRecord, item: ListedObject) -> bool:
+def _is_same(store: Store, record: ObjectRecord, item: ListedObject) -> bool:
     if (item.size_bytes, item.etag) == (record.size, record.etag):
         return True
     if item.size_bytes != record.size or record.checksum is None:

@@ -37,7 +37,8 @@ def encode_checks(documents: list[dict[str, Any]]) -> str:
 
 def failed_checks(index: Index, rules: tuple[Rule, ...]) -> tuple[list[Finding], list[Finding]]:
     """Returns the failed checks of entries worth keeping: those that refuse, and those that only mark."""
-    refusing, marking = [], []
+    refusing: list[Finding] = []
+    marking: list[Finding] = []
     for entry in index.entries("checks LIKE '%\"passed\":false%' AND state=1 AND hardlink IS NULL"):
         mark_only = rules[entry.rule].mark_only if entry.rule >= 0 else False
         for result in json.loads(entry.checks or "[]"):

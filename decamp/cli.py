@@ -36,7 +36,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _store_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--endpoint-url", metavar="U", help="an S3-compatible store (default: AWS_ENDPOINT_URL, else Amazon S3)")
+    parser.add_argument("--endpoint-url", metavar="U",
+                        help="an S3-compatible store (default: AWS_ENDPOINT_URL, else Amazon S3)")
     parser.add_argument("--region", metavar="R", help="the bucket's region")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")

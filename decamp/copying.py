@@ -116,8 +116,8 @@ class Copier:
         """Copies every pending file of a tier; returns when each is proven, changed, unreadable or given up."""
         small = self._entries(_PENDING.format("<="), tier)
         large = self._entries(_PENDING.format(">"), tier)
-        pending_small = self._index.query(f"SELECT count(*) FROM entry WHERE {_PENDING.format('<=')}", (tier,)).fetchone()[0]
-        as_plain = pending_small <= PLAIN_SMALL_FILES
+        pending_small = self._index.query(f"SELECT count(*) FROM entry WHERE {_PENDING.format('<=')}", (tier,))
+        as_plain = pending_small.fetchone()[0] <= PLAIN_SMALL_FILES
         pack = Pack()
         next_small, next_large = next(small, None), next(large, None)
         while True:
@@ -235,8 +235,8 @@ class Copier:
     def _start_large(self, entry: Entry) -> None:
         key = self._plain_key(entry)
         record = self._index.object(key) if key is not None else None
-        if (self._has_earlier and self._index.has_content_of_size(entry.size) or self._existing.has_size(entry.size)
-                or record is not None and record.size == entry.size):
+        if ((self._has_earlier and self._index.has_content_of_size(entry.size)) or self._existing.has_size(entry.size)
+                or (record is not None and record.size == entry.size)):
             self._submit(self._readers, lambda: self._guarded(entry, self._hash_first))
             return
         self._send_large(entry)

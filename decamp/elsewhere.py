@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import sqlite3
 
-from decamp.findings import Finding
 from decamp.errors import StoreFailure
+from decamp.findings import Finding
 from decamp.index import ObjectRecord
 from decamp.store.client import Store, base64_digest
 from decamp.transfer import read_digest
@@ -41,7 +41,7 @@ class ExistingContent:
         own = self._store.location.url + "/"
         bucket = place.removeprefix("s3://").partition("/")[0]
         try:
-            for item in other.list(prefix):
+            for item in other.list_objects(prefix):
                 url = f"s3://{bucket}/{item.key}"
                 if not url.startswith(own) and " " not in url and "\n" not in url and "%" not in url:
                     self._database.execute("INSERT OR REPLACE INTO existing VALUES (?, ?, ?, NULL, NULL)",

@@ -62,7 +62,8 @@ class Evacuation:
         read_back: read every object back, whatever the store attests.
     """
 
-    def __init__(self, spec: Spec, spec_path: str, store: Store, progress: Progress, *, read_back: bool = False) -> None:
+    def __init__(self, spec: Spec, spec_path: str, store: Store, progress: Progress, *,
+                 read_back: bool = False) -> None:
         self._spec = spec
         self._spec_path = spec_path
         self._store = store
@@ -148,7 +149,7 @@ class Evacuation:
             self._tell_pending(receipt)
             return
         try:
-            self._copy_and_prove(census, receipt is not None)
+            self._copy_and_prove(census)
         except StoreFailure as failure:
             self._note_failure(failure)
 
@@ -189,7 +190,8 @@ class Evacuation:
             totals = self.outcome.tiers[TIERS[number]]
             totals.entries, totals.bytes = entries, size
         with self._phase("writers"):
-            self._standing = [*census.findings, *changes.findings, *self._rule_findings(census), *self._writer_findings()]
+            self._standing = [*census.findings, *changes.findings, *self._rule_findings(census),
+                              *self._writer_findings()]
         return changes
 
     def _rule_findings(self, census: Census) -> list[Finding]:
@@ -198,8 +200,8 @@ class Evacuation:
         for number, rule in enumerate(self._spec.rules):
             if number in matched or rule.optional or rule.tier == TIERS[2]:
                 continue
-            finding = Finding(rule.match, "the rule names data to keep and matches nothing", "at least one entry", "none",
-                              "correct the pattern, or mark the rule: optional: true")
+            finding = Finding(rule.match, "the rule names data to keep and matches nothing", "at least one entry",
+                              "none", "correct the pattern, or mark the rule: optional: true")
             if rule.tier == TIERS[0] or rule.check is not None:
                 findings.append(finding)
             elif finding not in self.outcome.warnings:
@@ -217,8 +219,8 @@ class Evacuation:
         for start in range(0, len(inodes), 500):
             part = inodes[start:start + 500]
             marks = ",".join("?" * len(part))
-            for entry in self._index.entries(f"ino IN ({marks}) AND kind=0",
-                                             tuple(inode - (1 << 64) if inode >= 1 << 63 else inode for _, inode in part)):
+            signed = [inode - (1 << 64) if inode >= 1 << 63 else inode for _, inode in part]
+            for entry in self._index.entries(f"ino IN ({marks}) AND kind=0", signed):
                 path = plain_path(entry.path)
                 with contextlib.suppress(OSError):
                     status = os.lstat(path)
@@ -244,7 +246,9 @@ class Evacuation:
     def _proof_holds(self, receipt: Receipt | None, agreement: Agreement, census: Census, changes: Changes) -> bool:
         """Nothing differs from what the receipt speaks of: neither store, workspace, spec nor machine."""
         fact = self._index.fact(TAGS_FACT)
-        if receipt is None or receipt.verdict != SAFE or fact is None or self._index.fact(RECEIPT_FACT) != receipt.sha256:
+        if receipt is None or receipt.verdict != SAFE or fact is None:
+            return False
+        if self._index.fact(RECEIPT_FACT) != receipt.sha256:
             return False
         tags = {key: tuple(value) for key, value in json.loads(fact).items()}
         return (not agreement.dropped and not agreement.adopted and not changes.rewritten
@@ -262,7 +266,7 @@ class Evacuation:
             self._store.location.url, "the archive does not hold all of the workspace" if receipt else
             "there is no receipt that holds", "a receipt that holds now", found, "decamp evacuate, without --dry-run"))
 
-    def _copy_and_prove(self, census: Census, has_receipt: bool) -> None:
+    def _copy_and_prove(self, census: Census) -> None:
         outcome, index = self.outcome, self._index
         with self._phase("probe"):
             traits = self._known_traits()
@@ -304,7 +308,7 @@ class Evacuation:
 
     def _copy_round(self, copier: Copier) -> None:
         with self._phase("copy"):
-            count, size = self._pending()
+            size = self._pending()[1]
             self._wait_for_tick()
             self._progress.start("copy", size, 0)
             for tier in (0, 1):
@@ -332,8 +336,9 @@ class Evacuation:
                                                 f"no change within {ROUNDS} rounds", "another size, time or content",
                                                 "stop what writes to it and run again"))
         if not self.outcome.reasons:
-            self.outcome.reasons.append(Finding(self._store.location.url, "the workspace or the store changed during "
-                                                "every round", "no change", "changes", "stop what writes and run again"))
+            self.outcome.reasons.append(Finding(
+                self._store.location.url, "the workspace or the store changed during every round", "no change", "changes",
+                "stop what writes and run again"))
 
     def _prove(self, census: Census, traits: StoreTraits) -> bool:
         """Writes the tag files, lists and walks once more, and writes the receipt if all of it agrees.
@@ -404,7 +409,8 @@ class Evacuation:
             "spec_path": self._spec_path, "spec_sha256": self._spec.sha256, "mounts": census.mounts_of_roots(),
             "census_sha256": census.sha256, "entries": census.entries,
             "manifest_sha256": tags.digests["manifest-sha256.txt"], "tag_manifest_sha256": tag_manifest_sha256,
-            "totals": {name: {"entries": tier.entries, "bytes": tier.bytes} for name, tier in self.outcome.tiers.items()},
+            "totals": {name: {"entries": tier.entries, "bytes": tier.bytes}
+                       for name, tier in self.outcome.tiers.items()},
             "left_behind": left_behind(self._index, self._spec), "evidence": evidence,
             "read_back": self._read_back, "store_traits": traits.document(),
             "checks": check_summary(self._index),

@@ -17,6 +17,7 @@ from decamp.store.failures import StoreRefusal
 _PIECE_BYTES = 8 << 20
 _AHEAD = 3
 _ATTEMPTS = 4
+_LOOK = "decamp verify --read-back"
 
 
 class ContentSource:
@@ -35,12 +36,12 @@ class ContentSource:
         try:
             body = _fetch(store, key, 0, record.size) if record.size else b""
         except StoreFailure as failure:
-            return b"", Finding(failure.where, failure.what, failure.expected, failure.found, "decamp verify --read-back")
+            return b"", Finding(failure.where, failure.what, failure.expected, failure.found, _LOOK)
         found = hashlib.sha256(body).digest()
         if found == record.sha256:
             return body, None
         return body, Finding(f"{self._store.location.url}/{record.key}", "the object's content was changed",
-                             f"sha256 {record.sha256.hex()}", found.hex(), "decamp verify --read-back")
+                             f"sha256 {record.sha256.hex()}", found.hex(), _LOOK)
 
     def pieces(self, record: ObjectRecord, offset: int, size: int) -> Iterator[bytes]:
         """Yields `size` bytes of an object from `offset` on; ends early where the store has no more.

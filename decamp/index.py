@@ -125,10 +125,10 @@ class Index:
     def execute(self, statement: str, arguments: Iterable[object] = ()) -> sqlite3.Cursor:
         """Runs a statement that writes, inside the open transaction."""
         self._begin()
-        return self._connection.execute(statement, tuple(arguments))  # type: ignore[arg-type]
+        return self._connection.execute(statement, tuple(arguments))
 
     def query(self, statement: str, arguments: Iterable[object] = ()) -> sqlite3.Cursor:
-        return self._connection.execute(statement, tuple(arguments))  # type: ignore[arg-type]
+        return self._connection.execute(statement, tuple(arguments))
 
     def snapshot(self) -> sqlite3.Connection:
         """A second connection that sees what is committed now and is not disturbed by later writes."""
@@ -169,7 +169,7 @@ class Index:
         """Yields entries by path; `where` is a condition with its own ORDER BY where another order is wanted."""
         order = "" if "ORDER BY" in where else " ORDER BY path"
         condition = f" WHERE {where}" if where else ""
-        for row in self._connection.execute(f"{_SELECT_ENTRY}{condition}{order}", tuple(arguments)):  # type: ignore[arg-type]
+        for row in self._connection.execute(f"{_SELECT_ENTRY}{condition}{order}", tuple(arguments)):
             yield Entry._make(row)
 
     def batches(self, where: str, arguments: tuple[object, ...] = (), size: int = 2000) -> Iterator[list[Entry]]:
@@ -177,7 +177,7 @@ class Index:
         last = b""
         while True:
             rows = [Entry._make(row) for row in self._connection.execute(
-                f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size))]  # type: ignore[arg-type]
+                f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size))]
             if not rows:
                 return
             last = rows[-1].path

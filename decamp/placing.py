@@ -60,7 +60,7 @@ class Placer:
             except FileExistsError:
                 is_new = False
             if not is_new and not stat.S_ISDIR(os.lstat(real).st_mode):
-                raise NotADirectoryError(20, "a symbolic link or file is where a directory has to be", os.fsdecode(real))
+                raise NotADirectoryError(20, "a link or file is where a directory has to be", os.fsdecode(real))
             if is_new and path not in self._entries:
                 row = self._directory_row(sort_key(path))
                 if row is not None:

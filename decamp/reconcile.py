@@ -77,7 +77,8 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
             row = rows.fetchone()
             if (known[12] in _SETTLED and known[2] == seen.tier and known[6] == status.st_mtime_ns
                     and known[7] == status.st_ctime_ns and known[1] == kind and known[4] == size
-                    and known[3] == seen.rule and known[5] == status.st_mode & 0o7777 and known[8] == _signed(status.st_ino)
+                    and known[3] == seen.rule and known[5] == status.st_mode & 0o7777
+                    and known[8] == _signed(status.st_ino)
                     and known[9] == _links(kind, status) and known[10] == status.st_uid and known[11] == status.st_gid
                     and (status.st_nlink == 1 or kind != 0 or known[14] == _signed(status.st_dev))
                     and (kind != 0 or seen.tier == _GARBAGE

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from decamp.entries import Entry, Kind, State, plain_path, shown
@@ -31,6 +32,7 @@ from decamp.transfer import PART_BYTES
 
 _WORKERS = 4
 _WHOLE_PACK_LIMIT_BYTES = 48 << 20
+Matcher = Callable[[str], object]
 
 
 @dataclass
@@ -59,7 +61,8 @@ class ConflictingFiles(BadInput):
         self.findings = findings
         lines = "\n  ".join(str(finding) for finding in findings[:50])
         more = f"\n  and {len(findings) - 50} more" if len(findings) > 50 else ""
-        super().__init__(destination, f"{len(findings)} entries are in the way, and nothing was written:\n  {lines}{more}",
+        what = f"{len(findings)} entries are in the way, and nothing was written"
+        super().__init__(destination, f"{what}:\n  {lines}{more}",
                          run="decamp restore with another DEST, or with --overwrite")
 
 
@@ -80,7 +83,7 @@ def restore_bag(store: Store, destination: str, *, include: tuple[str, ...] = ()
     """
     progress = progress or Progress()
     try:
-        patterns = [compile_pattern(text).match for text in include]
+        patterns: list[Matcher] = [compile_pattern(text).match for text in include]
     except ValueError as error:
         raise BadInput("--include", f"the pattern {error}") from error
     receipt = None if incomplete else read_receipt(store)
@@ -95,9 +98,6 @@ def restore_bag(store: Store, destination: str, *, include: tuple[str, ...] = ()
             index.close()
     progress.finish()
     return outcome
-
-
-Matcher = Callable[[str], object]
 
 
 class _Restorer:
@@ -128,7 +128,7 @@ class _Restorer:
             self._outcome.entries += 1
         self._restore_files()
         for entry in self._wanted(f"kind={int(Kind.SYMLINK)}"):
-            self._attempt(entry, lambda entry=entry: self._placer.make_link(entry, self._overwrite))  # type: ignore[misc]
+            self._attempt(entry, partial(self._placer.make_link, entry, self._overwrite))
         self._restore_hard_links()
         self._placer.finish_directories()
 
@@ -219,7 +219,7 @@ class _Restorer:
             if entry.path in self._present:
                 self._outcome.present += 1
                 self._progress.advance(entry.size)
-                self._attempt(entry, lambda entry=entry: self._placer.finish_file(entry))  # type: ignore[misc]
+                self._attempt(entry, partial(self._placer.finish_file, entry))
                 self._outcome.entries -= 1
                 continue
             if group and group[0].object != entry.object:
@@ -237,8 +237,8 @@ class _Restorer:
     def _restore_object(self, record: ObjectRecord, entries: list[Entry]) -> list[Finding]:
         findings: list[Finding] = []
         wanted = sum(entry.size for entry in entries)
-        if record.size <= _WHOLE_PACK_LIMIT_BYTES and (wanted * 4 >= record.size or wanted < PART_BYTES // 4
-                                                       and len(entries) > 1):
+        if record.size <= _WHOLE_PACK_LIMIT_BYTES and (wanted * 4 >= record.size or (wanted < PART_BYTES // 4
+                                                       and len(entries) > 1)):
             body, finding = self._content.whole(record)
             if finding is not None:
                 findings.append(finding)
@@ -268,7 +268,7 @@ class _Restorer:
             assert entry.hardlink is not None
             first = self._root + plain_path(entry.hardlink)
             if os.path.lexists(first):
-                self._attempt(entry, lambda entry=entry, first=first: self._placer.make_hard_link(entry, first))  # type: ignore[misc]
+                self._attempt(entry, partial(self._placer.make_hard_link, entry, first))
             elif entry.object is not None:  # its first name was not asked for
                 self._outcome.findings.extend(self._restore_object(self._record(entry), [entry]))
                 self._outcome.entries += 1

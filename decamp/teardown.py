@@ -227,8 +227,8 @@ def _check_node(node: GuardedNode, receipt: Receipt | None) -> list[DecampError]
         for finding in census["findings"][:SHOWN_FINDINGS]
     ]
     # A node signs with its Ed25519 key; where another type is pinned, the node itself has just shown which that is.
-    signers = {_bare(node.host_key), *host_keys}
-    if receipt is not None and not any(receipt.is_signed_by(key) for key in sorted(signers)):
+    signers = [_bare(node.host_key)] if node.host_key.startswith("ssh-ed25519 ") else host_keys
+    if receipt is not None and not any(receipt.is_signed_by(key) for key in signers):
         reasons.append(
             OtherNode(
                 f"{node.archive_url}/decamp/receipt.json",

@@ -22,7 +22,6 @@ from decamp.progress import Progress
 from decamp.receipt import Receipt, read_receipt
 from decamp.store.client import ListedObject, Store
 from decamp.store.failures import StoreRefusal
-from decamp.store.probe import PROBE_PREFIX
 from decamp.transfer import fetch_to, read_digest
 
 _WORKERS = 8
@@ -148,7 +147,7 @@ def _verify_listing(store: Store, index: Index, outcome: Verification) -> dict[s
     records = (record for record in index.objects() if record.url is None)
     suspects: dict[str, ListedObject] = {}
     record = next(records, None)
-    for item in store.list():
+    for item in store.list_objects():
         if not item.key.startswith(PAYLOAD):
             continue
         while record is not None and record.key.encode() < item.key.encode():

@@ -126,7 +126,8 @@ class Store:
         """Stores an object with its SHA-256 for the store to check; returns its entity tag."""
         digest = digest if digest is not None else hashlib.sha256(body).digest()
         with _translated(self._where(key)):
-            answer = self.client.put_object(Bucket=self.location.bucket, Key=self.location.key(key), Body=body,
+            answer = self.client.put_object(Bucket=self.location.bucket, Key=self.location.key(key),
+                                            Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
                                             ChecksumSHA256=base64_digest(digest))
         return answer["ETag"].strip('"')
 
@@ -170,15 +171,16 @@ class Store:
         with _translated(self._where(key)):
             self.client.delete_object(Bucket=self.location.bucket, Key=self.location.key(key))
 
-    def list(self, prefix: str = "", page_size: int = 1000) -> Iterator[ListedObject]:
+    def list_objects(self, prefix: str = "", page_size: int = 1000) -> Iterator[ListedObject]:
         """Yields every object below a prefix in the order of the keys.
 
         Raises:
             StoreFailure: the store's pages do not follow each other (a repeated or missing continuation token,
                 keys out of order): such a listing proves nothing.
         """
-        full_prefix = self.location.key(prefix) if prefix else (self.location.prefix + "/" if self.location.prefix else "")
-        cut = len(self.location.prefix) + 1 if self.location.prefix else 0
+        own_prefix = self.location.prefix + "/" if self.location.prefix else ""
+        full_prefix = own_prefix + prefix
+        cut = len(own_prefix)
         token: str | None = None
         tokens: set[str] = set()
         last = ""
@@ -214,7 +216,8 @@ class Store:
                  digest: bytes) -> str:
         """Stores one part with its SHA-256 for the store to check; returns its entity tag."""
         with _translated(self._where(key)):
-            answer = self.client.upload_part(Bucket=self.location.bucket, Key=self.location.key(key), Body=body,  # type: ignore[arg-type]
+            answer = self.client.upload_part(Bucket=self.location.bucket, Key=self.location.key(key),
+                                             Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
                                              UploadId=upload_id, PartNumber=number,
                                              ChecksumSHA256=base64_digest(digest))
         return answer["ETag"].strip('"')

@@ -5,12 +5,14 @@ from __future__ import annotations
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
-    ConnectionError as BotoConnectionError,
     EndpointConnectionError,
     NoCredentialsError,
     NoRegionError,
     PartialCredentialsError,
     ProfileNotFound,
+)
+from botocore.exceptions import (
+    ConnectionError as BotoConnectionError,
 )
 
 from decamp.errors import StoreFailure
@@ -21,7 +23,8 @@ _ADVICE = {
     "403": ("access is denied", "give these credentials list, get, put and multipart rights on the prefix"),
     "InvalidAccessKeyId": ("the access key is unknown to the store", "check AWS_ACCESS_KEY_ID and --endpoint-url"),
     "SignatureDoesNotMatch": ("the store refuses the signature", "check AWS_SECRET_ACCESS_KEY and --region"),
-    "RequestTimeTooSkewed": ("this machine's clock differs from the store's", "set the clock: timedatectl set-ntp true"),
+    "RequestTimeTooSkewed": ("this machine's clock differs from the store's",
+                             "timedatectl set-ntp true, then the same command again"),
     "ExpiredToken": ("the session token has expired", "get new credentials"),
     "PermanentRedirect": ("the bucket is in another region", "pass its region with --region"),
     "AuthorizationHeaderMalformed": ("the bucket is in another region", "pass its region with --region"),

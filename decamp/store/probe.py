@@ -61,7 +61,7 @@ def probe_store(store: Store) -> StoreTraits:
 
 
 def _check_listing(store: Store, name: str, keys: list[str], bodies: dict[str, bytes], etags: dict[str, str]) -> None:
-    listed = {item.key: item for item in store.list(name + "/", page_size=2)}
+    listed = {item.key: item for item in store.list_objects(name + "/", page_size=2)}
     where = f"{store.location.url}/{name}/"
     if sorted(listed) != keys:
         raise StoreFailure(where, "the store's listing cannot be trusted", expected="3 keys over 2 pages",
