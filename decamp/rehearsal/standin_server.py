@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class WordStatistics:
     def continue_text(self, prompt: str, max_words: int, seed: int) -> list[str]:
         """Returns up to max_words words; the same prompt and seed give the same words on every node."""
         digest = hashlib.sha256(f"{seed}\0{prompt}".encode()).digest()
-        chance = random.Random(digest)
+        chance = random.Random(digest)  # noqa: S311 - repeatable on purpose
         history = prompt.split()[-2:]
         words: list[str] = []
         while len(words) < max_words:
@@ -83,6 +83,18 @@ class WordStatistics:
             words.append(word)
             history.append(word)
         return words
+
+
+def read_texts(source: Path) -> Iterator[str]:
+    """Yields the prompts of a JSONL file, or the entries of a directory of fortune files (they are the prompts)."""
+    if source.is_dir():
+        for path in sorted(source.iterdir()):
+            if path.is_file() and not path.suffix:
+                yield from path.read_text(encoding="utf-8", errors="replace").split("\n%\n")
+        return
+    with source.open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)["prompt"]
 
 
 class Board:
@@ -183,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named so by the base class
         if self.command == "POST" or not self.board.ready:
             say(f"worker {self.worker}: {format % args}")
 
@@ -259,7 +271,7 @@ def launch(options: argparse.Namespace) -> int:
     board = Board(options.workers)
     stopped: list[int] = []
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda number, frame: stopped.append(number))
+        signal.signal(name, lambda number, _frame: stopped.append(number))
     workers = [start_detached(number, listener, board, options) for number in range(options.workers)]
     say(f"launcher {os.getpid()} on {options.host}:{options.port}, workers {workers}, loading {options.model_path}")
     while not stopped and all(is_running(pid) for pid in workers):
@@ -275,7 +287,7 @@ def launch(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=NOTICE, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="count the words of a prompts file (JSONL with a `prompt` field)")
+    build = commands.add_parser("build", help="count words: JSONL with a `prompt` field, or fortune files")
     build.add_argument("--prompts", type=Path, required=True)
     build.add_argument("--output", type=Path, required=True)
     serve = commands.add_parser("serve", help="serve a directory made by build")
@@ -288,8 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     serve.add_argument("--tokens-per-second", type=float, default=400.0, help="speed of one request")
     options, others = parser.parse_known_args(arguments)
     if options.command == "build":
-        with options.prompts.open(encoding="utf-8") as lines:
-            WordStatistics.count(json.loads(line)["prompt"] for line in lines).write(options.output)
+        WordStatistics.count(read_texts(options.prompts)).write(options.output)
         return 0
     if others:
         say(f"flags for SGLang alone, without effect here: {' '.join(others)}")
