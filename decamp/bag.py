@@ -15,7 +15,7 @@ from decamp.errors import StoreFailure
 from decamp.index import Index, ObjectRecord
 from decamp.packs import PACK_PREFIX
 from decamp.rules import Rule
-from decamp.store.client import Store
+from decamp.store.client import Store, base64_digest
 from decamp.transfer import put_file, read_digest, retried
 
 KEY_LIMIT_BYTES = 1024  # Amazon S3 User Guide, "Naming Amazon S3 objects" (2026)
@@ -95,11 +95,12 @@ class TagFiles:
         self.stored: dict[str, tuple[int, str]] = {}
 
     def put(self, key: str, body: bytes) -> None:
-        etag = retried(lambda: self._store.put_bytes(key, body))
-        self._note(key, hashlib.sha256(body).hexdigest(), len(body), etag)
+        digest = hashlib.sha256(body)
+        answer = retried(lambda: self._store.put_bytes(key, body))
+        self._note(key, digest.hexdigest(), len(body), answer.etag, answer.sha256 == base64_digest(digest.digest()))
 
-    def _note(self, key: str, digest: str, size_bytes: int, etag: str) -> None:
-        if not self._is_attested:
+    def _note(self, key: str, digest: str, size_bytes: int, etag: str, is_attested: bool) -> None:
+        if not (self._is_attested and is_attested):
             found, found_bytes = read_digest(self._store, key)
             if (found.hex(), found_bytes) != (digest, size_bytes):
                 raise StoreFailure(f"{self._store.location.url}/{key}", "the store holds something else than was sent",
@@ -118,8 +119,8 @@ class TagFiles:
                     digest.update(piece)
                     file.write(piece)
                 write_lines(write)
-            etag = put_file(self._store, key, path)
-            self._note(key, digest.hexdigest(), path.stat().st_size, etag)
+            etag, is_attested = put_file(self._store, key, path)
+            self._note(key, digest.hexdigest(), path.stat().st_size, etag, is_attested)
         finally:
             path.unlink(missing_ok=True)
 

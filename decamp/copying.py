@@ -53,7 +53,7 @@ class Copier:
 
     Attributes:
         totals: what was done so far.
-        findings: entries that could not be read or sent.
+        findings: why entries could not be read, by path as the index has it.
         failure: the store's failure that ended the copying early, or None.
     """
 
@@ -74,7 +74,7 @@ class Copier:
         self._readers = ThreadPoolExecutor(_READERS, "read")
         self._resumable: dict[str, tuple[str, ResumedUpload]] = {}  # by the identity of the file's state
         self.totals = CopyTotals()
-        self.findings: list[Finding] = []
+        self.findings: dict[bytes, Finding] = {}
         self.failure: StoreFailure | None = None
 
     def __enter__(self) -> Copier:
@@ -233,13 +233,19 @@ class Copier:
     # Large files.
 
     def _start_large(self, entry: Entry) -> None:
-        key = self._plain_key(entry)
-        record = self._index.object(key) if key is not None else None
-        if ((self._has_earlier and self._index.has_content_of_size(entry.size)) or self._existing.has_size(entry.size)
-                or (record is not None and record.size == entry.size)):
+        if self._may_be_there(entry):
             self._submit(self._readers, lambda: self._guarded(entry, self._hash_first))
             return
         self._send_large(entry)
+
+    def _may_be_there(self, entry: Entry) -> bool:
+        """Tells whether hashing a large file before sending it could save the sending."""
+        if self._has_earlier:
+            key = self._plain_key(entry)
+            record = self._index.object(key) if key is not None else None
+            if (record is not None and record.size == entry.size) or self._index.has_content_of_size(entry.size):
+                return True
+        return self._existing.has_size(entry.size)
 
     def _hash_first(self, file: OpenedFile, entry: Entry) -> Result:
         checks = check_entry(entry, self._rules)
@@ -309,7 +315,9 @@ class Copier:
 
     def _take_existing(self, entry: Entry, digest: bytes, checks: str | None) -> bool:
         """Points the entry to content that the store has already, where there is such; returns whether."""
-        found = self._index.find_content(digest, entry.size) if self._has_earlier else None
+        if not self._has_earlier and self._existing.is_empty:
+            return False
+        found = self._index.find_content(digest, entry.size)
         if found is None:
             key = self._plain_key(entry)
             record = self._index.object(key) if key is not None else None
@@ -340,13 +348,14 @@ class Copier:
 
     def _release_own_plain(self, entry: Entry) -> None:
         """Content that goes to a new object leaves the old one as it is; the row just stops pointing there."""
-        self._index.execute("UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?",
-                            (entry.path,))
+        if entry.object is not None:
+            self._index.execute("UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?",
+                                (entry.path,))
 
     def _unreadable(self, entry: Entry, error: OSError) -> None:
         self._index.set_state(entry.path, State.UNREADABLE)
-        self.findings.append(Finding(shown(plain_path(entry.path)), "the file cannot be read", "its content",
-                                     error.strerror or str(error)))
+        self.findings[entry.path] = Finding(shown(plain_path(entry.path)), "the file cannot be read", "its content",
+                                            error.strerror or str(error))
 
     @staticmethod
     def _add(totals: dict[int, int], entry: Entry) -> None:

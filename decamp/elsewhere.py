@@ -21,6 +21,7 @@ class ExistingContent:
         is_attesting: the store was seen to check and to show checksums, so that the shown ones count.
 
     Attributes:
+        is_empty: the spec names no such place.
         warnings: places that could not be listed; their content is then copied.
     """
 
@@ -31,7 +32,7 @@ class ExistingContent:
         self._database.execute("CREATE TABLE existing (url TEXT PRIMARY KEY, size INTEGER, etag TEXT, sha256 BLOB, "
                                "evidence TEXT) WITHOUT ROWID")
         self._database.execute("CREATE INDEX existing_size ON existing (size)")
-        self._is_empty = not places
+        self.is_empty = not places
         self.warnings: list[Finding] = []
         for place in places:
             self._list(place)
@@ -51,7 +52,7 @@ class ExistingContent:
 
     def has_size(self, size: int) -> bool:
         """Tells whether some object there has this size."""
-        return not self._is_empty and size > 0 and self._database.execute(
+        return not self.is_empty and size > 0 and self._database.execute(
             "SELECT 1 FROM existing WHERE size=? LIMIT 1", (size,)).fetchone() is not None
 
     def find(self, key: str, digest: bytes, size: int) -> ObjectRecord | None:

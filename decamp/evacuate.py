@@ -16,11 +16,9 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import decamp
 from decamp.agreement import Agreement, agree
-from decamp.bag import RECEIPT, REPORT, SYSTEM, TagFiles, write_tag_files, write_tag_manifest
+from decamp.bag import RECEIPT
 from decamp.census import Census
 from decamp.checking import failed_checks
 from decamp.copying import Copier
@@ -28,24 +26,22 @@ from decamp.elsewhere import ExistingContent
 from decamp.entries import State, plain_path, shown
 from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
-from decamp.host import find_writers, read_identity, read_mounts
+from decamp.hindrances import rule_findings, writer_findings
+from decamp.host import read_identity, read_mounts
 from decamp.index import BusyIndex, Index, index_path
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
-from decamp.receipt import FORMAT, Receipt, parse_receipt, seal
+from decamp.proving import TAGS_FACT, Proving, utc_now
+from decamp.receipt import Receipt
 from decamp.reconcile import Changes, reconcile
-from decamp.report import check_summary, left_behind, render_report
 from decamp.rules import TIERS
 from decamp.spec import Spec
 from decamp.store.client import Store
 from decamp.store.failures import StoreUnreachable
 from decamp.store.probe import StoreTraits, probe_store
-from decamp.system_record import record_system
-from decamp.transfer import read_digest
 
 ROUNDS = 5
-TAGS_FACT = "tags"
 _TICK_S = 0.025  # longer than the tick that kernels stamp files with (10 ms at 100 Hz)
 _COARSE_TICK_S = 2.1  # filesystems that keep whole seconds
 _SHOWN_CHANGED = 20
@@ -72,7 +68,9 @@ class Evacuation:
         self._identity = read_identity()
         self._mounts = read_mounts()
         self._traits: StoreTraits | None = None
-        self._started_at = _now()
+        self._started_at = utc_now()
+        self._standing: list[Finding] = []
+        self._writers: dict[Finding, None] = {}
         self._index: Index
         self.outcome = Outcome(store.location.node, store.location.url)
 
@@ -93,8 +91,8 @@ class Evacuation:
                 finally:
                     with contextlib.suppress(sqlite3.Error):
                         self._index.close()
-            except sqlite3.OperationalError as error:
-                raise NotSafe(str(path), "the state directory cannot be written", found=str(error),
+            except (sqlite3.OperationalError, OSError) as error:  # entries' own errors are findings by now
+                raise NotSafe(str(path), "the state directory cannot be used", found=str(error),
                               run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...") from error
         self._progress.finish()
         return self.outcome
@@ -139,7 +137,7 @@ class Evacuation:
         changes = self._walk(census)
         if self._proof_holds(receipt, agreement, census, changes):
             if self._read_back:
-                self._read_everything_back()
+                self._proving().read_everything_back()
             outcome.reasons.extend(self._standing)  # writers, say: the archive stays as it is, and so does its receipt
             outcome.is_unchanged = True
             outcome.receipt = RECEIPT if not outcome.reasons else None
@@ -190,53 +188,12 @@ class Evacuation:
             totals = self.outcome.tiers[TIERS[number]]
             totals.entries, totals.bytes = entries, size
         with self._phase("writers"):
-            self._standing = [*census.findings, *changes.findings, *self._rule_findings(census),
-                              *self._writer_findings()]
+            # A writer counts for the rest of the run: through a mapping it may have changed, without a new time
+            # stamp, what was copied while it was there.
+            self._writers.update(dict.fromkeys(writer_findings(self._spec, self._index)))
+            self._standing = [*census.findings, *changes.findings,
+                              *rule_findings(self._spec, census, self.outcome.warnings), *self._writers]
         return changes
-
-    def _rule_findings(self, census: Census) -> list[Finding]:
-        matched = census.matched_rules()
-        findings = []
-        for number, rule in enumerate(self._spec.rules):
-            if number in matched or rule.optional or rule.tier == TIERS[2]:
-                continue
-            finding = Finding(rule.match, "the rule names data to keep and matches nothing", "at least one entry",
-                              "none", "correct the pattern, or mark the rule: optional: true")
-            if rule.tier == TIERS[0] or rule.check is not None:
-                findings.append(finding)
-            elif finding not in self.outcome.warnings:
-                self.outcome.warnings.append(finding)
-        return findings
-
-    def _writer_findings(self) -> list[Finding]:
-        writers = find_writers()
-        findings = []
-        if writers.unseen:
-            findings.append(Finding("/proc", f"open files of {writers.unseen} processes cannot be seen",
-                                    "to see every process's open files", f"user id {os.geteuid()}", "run as root"))
-        found = {writer.path: writer for writer in writers.below(self._spec.roots)}
-        inodes = [(device, inode) for device, inode in writers.by_identity]
-        for start in range(0, len(inodes), 500):
-            part = inodes[start:start + 500]
-            marks = ",".join("?" * len(part))
-            signed = [inode - (1 << 64) if inode >= 1 << 63 else inode for _, inode in part]
-            for entry in self._index.entries(f"ino IN ({marks}) AND kind=0", signed):
-                path = plain_path(entry.path)
-                with contextlib.suppress(OSError):
-                    status = os.lstat(path)
-                    writer = writers.by_identity.get((status.st_dev, status.st_ino))
-                    if writer is not None:
-                        found[path] = writer
-        for path, writer in sorted(found.items()):
-            if self._is_garbage(path):
-                continue
-            findings.append(Finding(shown(path), "the file is open for writing", "no writer",
-                                    f"process {writer.pid} ({writer.command})", "stop the process and run again"))
-        return findings
-
-    def _is_garbage(self, path: bytes) -> bool:
-        entry = next(self._index.entries("path=?", (path.replace(b"/", b"\0"),)), None)
-        return entry is not None and entry.state == State.LEFT_BEHIND
 
     def _pending(self) -> tuple[int, int]:
         row = self._index.query(f"SELECT count(*), coalesce(sum(size), 0) FROM entry WHERE state={int(State.PENDING)}")
@@ -274,7 +231,11 @@ class Evacuation:
             index.set_fact(RECEIPT_FACT, None)
             index.commit()
             self._store.delete(RECEIPT)
-        has_earlier = index.query("SELECT 1 FROM entry WHERE object IS NOT NULL LIMIT 1").fetchone() is not None
+            if self._store.exists(RECEIPT):
+                raise StoreFailure(f"{self._store.location.url}/{RECEIPT}", "the store does not delete the old receipt",
+                                   expected="none", found="the old one",
+                                   run="give these credentials the right to delete it")
+        has_earlier = index.query("SELECT 1 FROM object LIMIT 1").fetchone() is not None
         if has_earlier:
             index.build_content_lookup()
         existing = ExistingContent(self._store, self._spec.prefer_existing,
@@ -288,7 +249,8 @@ class Evacuation:
                 if copier.failure is not None:
                     break
                 if self._pending()[0] == 0:
-                    settled = self._prove(census, traits)
+                    with self._phase("prove"):
+                        settled = self._proving().prove(census, self._standing, copier.findings, traits)
                 if settled or round_number == ROUNDS:
                     break
                 census = Census(self._spec, self._mounts)
@@ -296,15 +258,18 @@ class Evacuation:
             if copier.failure is None:
                 copier.drop_uploads()
             self._note_totals(copier)
-            outcome.reasons.extend(copier.findings)
         if copier.failure is not None:
             self._note_failure(copier.failure)
-            outcome.reasons.extend(self._standing)
+            outcome.reasons.extend([*self._standing, *copier.findings.values()])
         elif not settled:
-            outcome.reasons.extend(self._standing)
+            outcome.reasons.extend([*self._standing, *copier.findings.values()])
             self._name_unsettled()
             with self._phase("prove"):
-                self._write_tags(traits)
+                self._proving().write_tags(traits)
+
+    def _proving(self) -> Proving:
+        return Proving(self._spec, self._spec_path, self._store, self._index, self._identity, self._mounts,
+                       self._progress, self.outcome, self._read_back, self._started_at)
 
     def _copy_round(self, copier: Copier) -> None:
         with self._phase("copy"):
@@ -337,98 +302,8 @@ class Evacuation:
                                                 "stop what writes to it and run again"))
         if not self.outcome.reasons:
             self.outcome.reasons.append(Finding(
-                self._store.location.url, "the workspace or the store changed during every round", "no change", "changes",
-                "stop what writes and run again"))
-
-    def _prove(self, census: Census, traits: StoreTraits) -> bool:
-        """Writes the tag files, lists and walks once more, and writes the receipt if all of it agrees.
-
-        Returns False when something changed meanwhile, so that another round is due; reasons that no round can
-        mend are added to the outcome, and True is returned.
-        """
-        outcome = self.outcome
-        with self._phase("prove"):
-            refusing, outcome.marked = failed_checks(self._index, self._spec.rules)
-            unreadable = [Finding(shown(plain_path(entry.path)), "the file cannot be read", "its content", "an error")
-                          for entry in self._index.entries(f"state={int(State.UNREADABLE)}")]
-            self._progress.start("prove")
-            tags, tag_manifest_sha256 = self._write_tags(traits)
-            agreement = self._agree()
-            if agreement.dropped or agreement.adopted:
-                return False
-            if any(agreement.tags.get(key) != value for key, value in tags.stored.items()):
-                return False
-            if self._read_back:
-                self._read_everything_back()
-        with self._phase("census"):
-            closing = Census(self._spec, self._mounts)
-            for _ in closing.walk():
-                pass
-            if closing.sha256 != census.sha256 or closing.findings != census.findings:
-                return False
-        with self._phase("writers"):
-            writers = self._writer_findings()
-        reasons = [*self._standing, *(finding for finding in writers if finding not in self._standing), *refusing,
-                   *unreadable]
-        outcome.reasons.extend(reason for reason in reasons if reason not in outcome.reasons)
-        if outcome.reasons:
-            return True
-        with self._phase("prove"):
-            self._write_receipt(census, tags, tag_manifest_sha256, traits)
-        return True
-
-    def _write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str]:
-        tags = TagFiles(self._store, self._index.path, traits.checks_puts and traits.checks_parts)
-        for name, content in record_system().items():
-            tags.put(SYSTEM + name, content)
-        write_tag_files(tags, self._index, self._store, self._spec.rules, self._identity.machine_id)
-        tags.put(REPORT, render_report(self.outcome, self._index, self._spec, self._identity))
-        digest = write_tag_manifest(tags)
-        return tags, digest
-
-    def _read_everything_back(self) -> None:
-        self._progress.start("read back")
-        for record in self._index.objects():
-            store, key = self._store.elsewhere(record.url) if record.url else (self._store, record.key)
-            digest, size = read_digest(store, key, self._progress.advance)
-            if (digest, size) != (record.sha256, record.size):
-                self.outcome.reasons.append(Finding(
-                    f"{self._store.location.url}/{record.key}", "the store holds something else than was sent",
-                    f"{record.size} bytes, sha256 {record.sha256.hex()}", f"{size} bytes, sha256 {digest.hex()}",
-                    "run again: the object is sent anew"))
-                self._index.drop_object(record.key)
-
-    def _write_receipt(self, census: Census, tags: TagFiles, tag_manifest_sha256: str, traits: StoreTraits) -> None:
-        evidence = {row[0]: {"objects": row[1], "bytes": row[2]} for row in self._index.query(
-            "SELECT evidence, count(*), sum(size) FROM object GROUP BY evidence")}
-        document: dict[str, Any] = {
-            "format": FORMAT, "software": f"decamp {decamp.__version__}", "verdict": SAFE,
-            "node": self._store.location.node, "store": self._store.location.url,
-            "host": {"machine_id": self._identity.machine_id, "host_keys": list(self._identity.host_keys)},
-            "started_at": self._started_at, "finished_at": _now(), "spec": self._spec.document,
-            "spec_path": self._spec_path, "spec_sha256": self._spec.sha256, "mounts": census.mounts_of_roots(),
-            "census_sha256": census.sha256, "entries": census.entries,
-            "manifest_sha256": tags.digests["manifest-sha256.txt"], "tag_manifest_sha256": tag_manifest_sha256,
-            "totals": {name: {"entries": tier.entries, "bytes": tier.bytes}
-                       for name, tier in self.outcome.tiers.items()},
-            "left_behind": left_behind(self._index, self._spec), "evidence": evidence,
-            "read_back": self._read_back, "store_traits": traits.document(),
-            "checks": check_summary(self._index),
-            "marked": [finding.document() for finding in self.outcome.marked],
-            "warnings": [finding.document() for finding in self.outcome.warnings],
-        }
-        body = seal(document)
-        etag = self._store.put_bytes(RECEIPT, body)
-        stored = self._store.get_bytes(RECEIPT)
-        if stored != body:
-            self._store.delete(RECEIPT)
-            raise StoreFailure(f"{self._store.location.url}/{RECEIPT}", "the store does not keep what it is given",
-                               expected=f"{len(body)} bytes as sent", found=f"{len(stored)} other bytes, etag {etag}")
-        self._index.set_fact(RECEIPT_FACT, parse_receipt(body, self._store.location.url).sha256)
-        self._index.set_fact(TAGS_FACT, json.dumps(tags.stored))
-        self._index.set_fact(PROGRESS_FACT, None)
-        self._index.commit()
-        self.outcome.receipt = RECEIPT
+                self._store.location.url, "the workspace or the store changed during every round", "no change",
+                "changes", "stop what writes and run again"))
 
 
 @contextlib.contextmanager
@@ -440,7 +315,3 @@ def _locked(path: Path) -> Iterator[None]:
             raise BusyIndex(str(path), "another evacuation of this archive is running here",
                             run="wait for it to end, then run again") from error
         yield
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

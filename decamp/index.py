@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from decamp.entries import Entry, Kind, State
 from decamp.errors import BadInput, DecampError
@@ -27,6 +28,8 @@ CREATE TABLE entry (
     ino INTEGER NOT NULL, dev INTEGER NOT NULL, nlink INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,
     link BLOB, xattrs TEXT, sparse INTEGER NOT NULL, state INTEGER NOT NULL, sha256 BLOB, object TEXT,
     offset INTEGER, stored_size INTEGER, hardlink BLOB, checks TEXT, check_id TEXT) WITHOUT ROWID;
+CREATE INDEX entry_links ON entry (dev, ino) WHERE nlink > 1;
+CREATE INDEX entry_hardlink ON entry (hardlink) WHERE hardlink IS NOT NULL;
 CREATE TABLE object (
     key TEXT PRIMARY KEY, size INTEGER NOT NULL, sha256 BLOB NOT NULL, etag TEXT NOT NULL, checksum TEXT,
     url TEXT, evidence TEXT NOT NULL) WITHOUT ROWID;
@@ -38,7 +41,7 @@ ENTRY_COLUMNS = Entry._fields
 _INSERT_ENTRY = (f"INSERT OR REPLACE INTO entry ({', '.join(ENTRY_COLUMNS)}) "
                  f"VALUES ({', '.join('?' * len(ENTRY_COLUMNS))})")
 _SELECT_ENTRY = f"SELECT {', '.join(ENTRY_COLUMNS)} FROM entry"
-_UNSIGNED_LIMIT = 1 << 63
+_SIGNED_LIMIT = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -162,21 +165,20 @@ class Index:
 
     def put_entries(self, entries: Iterable[Entry]) -> None:
         self._begin()
-        self._connection.executemany(_INSERT_ENTRY, ((*entry[:8], _signed(entry[8]), _signed(entry[9]), *entry[10:])
-                                                     for entry in entries))
+        self._connection.executemany(_INSERT_ENTRY, (_row(entry) for entry in entries))
 
     def entries(self, where: str = "", arguments: Iterable[object] = ()) -> Iterator[Entry]:
         """Yields entries by path; `where` is a condition with its own ORDER BY where another order is wanted."""
         order = "" if "ORDER BY" in where else " ORDER BY path"
         condition = f" WHERE {where}" if where else ""
         for row in self._connection.execute(f"{_SELECT_ENTRY}{condition}{order}", tuple(arguments)):
-            yield Entry._make(row)
+            yield _entry(row)
 
     def batches(self, where: str, arguments: tuple[object, ...] = (), size: int = 2000) -> Iterator[list[Entry]]:
         """Yields lists of matching entries by path; entries may be changed between two lists."""
         last = b""
         while True:
-            rows = [Entry._make(row) for row in self._connection.execute(
+            rows = [_entry(row) for row in self._connection.execute(
                 f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size))]
             if not rows:
                 return
@@ -225,7 +227,7 @@ class Index:
         self.execute("CREATE INDEX IF NOT EXISTS entry_size ON entry (stored_size) WHERE object IS NOT NULL")
 
     def find_content(self, sha256: bytes, size: int) -> tuple[str, int | None] | None:
-        """Returns object key and offset of content that the bag holds already, or None."""
+        """Returns object key and offset of content that the bag holds already, or None; see build_content_lookup."""
         row = self.query("SELECT object, offset FROM entry WHERE sha256=? AND object IS NOT NULL AND stored_size=? "
                          "ORDER BY offset IS NULL LIMIT 1", (sha256, size)).fetchone()
         if row is not None:
@@ -239,7 +241,8 @@ class Index:
 
     def is_referred_to(self, key: str, besides: bytes) -> bool:
         """Tells whether an entry other than the given one keeps its content in the object."""
-        return self.query("SELECT 1 FROM entry WHERE object=? AND path!=? LIMIT 1", (key, besides)).fetchone() is not None
+        row = self.query("SELECT 1 FROM entry WHERE object=? AND path!=? LIMIT 1", (key, besides)).fetchone()
+        return row is not None
 
     # Objects.
 
@@ -265,9 +268,28 @@ class Index:
                      (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)))
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
     """SQLite's integers are signed; inode and device numbers may use all 64 bits."""
-    return value - (1 << 64) if value >= _UNSIGNED_LIMIT else value
+    return value - (1 << 64) if value >= _SIGNED_LIMIT else value
+
+
+def stored_ns(value: int) -> int | bytes:
+    """A time in nanoseconds as the index keeps it: some filesystems know times that 64 bits do not hold."""
+    return value if -_SIGNED_LIMIT <= value < _SIGNED_LIMIT else b"%d" % value
+
+
+_MTIME = ENTRY_COLUMNS.index("mtime_ns")
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    if -_SIGNED_LIMIT <= entry.mtime_ns < _SIGNED_LIMIT:
+        return entry
+    return (*entry[:_MTIME], stored_ns(entry.mtime_ns), *entry[_MTIME + 1:])
+
+
+def _entry(row: tuple[Any, ...]) -> Entry:
+    entry = Entry._make(row)
+    return entry if isinstance(entry.mtime_ns, int) else entry._replace(mtime_ns=int(entry.mtime_ns))
 
 
 def state_directory() -> Path:

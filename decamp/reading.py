@@ -6,6 +6,7 @@ import hashlib
 import os
 
 from decamp.entries import Entry, plain_path
+from decamp.index import signed
 
 _CHANGED_ERRNOS = frozenset((2, 20, 40))  # ENOENT, ENOTDIR, ELOOP: another entry has taken the name
 
@@ -48,9 +49,8 @@ class OpenedFile:
     def confirm(self) -> None:
         """Raises EntryChanged unless the file is still as the census saw it."""
         status, entry = os.fstat(self._descriptor), self._entry
-        inode = status.st_ino - (1 << 64) if status.st_ino >= 1 << 63 else status.st_ino
         if (status.st_ctime_ns != entry.ctime_ns or status.st_mtime_ns != entry.mtime_ns
-                or status.st_size != entry.size or inode != entry.ino):
+                or status.st_size != entry.size or signed(status.st_ino) != entry.ino):
             raise EntryChanged
 
     def read_all(self) -> bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decamp.census import Census, Seen
 from decamp.entries import Entry, Kind, State, shown
 from decamp.findings import Finding
-from decamp.index import Index
+from decamp.index import Index, signed, stored_ns
 from decamp.rules import GARBAGE, TIERS, Check, Rule
 
 _GARBAGE = TIERS.index(GARBAGE)
@@ -27,14 +27,12 @@ class Changes:
     Attributes:
         rewritten: entries whose line of entries.jsonl changes, new and vanished ones included.
         vanished: entries that earlier evacuations proved and that are gone from the node.
-        hard_links: whether files with several names were among the changed ones.
         tiers: for each tier number: entries and bytes of files in it.
         findings: sockets, devices and whatever cannot be kept.
     """
 
     rewritten: int = 0
     vanished: int = 0
-    hard_links: bool = False
     tiers: list[list[int]] = field(default_factory=lambda: [[0, 0] for _ in TIERS])
     findings: list[Finding] = field(default_factory=list)
 
@@ -75,12 +73,12 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
         known = row if row is not None and row[0] == key else None
         if known is not None:
             row = rows.fetchone()
-            if (known[12] in _SETTLED and known[2] == seen.tier and known[6] == status.st_mtime_ns
+            if (known[12] in _SETTLED and known[2] == seen.tier and known[6] == stored_ns(status.st_mtime_ns)
                     and known[7] == status.st_ctime_ns and known[1] == kind and known[4] == size
                     and known[3] == seen.rule and known[5] == status.st_mode & 0o7777
-                    and known[8] == _signed(status.st_ino)
+                    and known[8] == signed(status.st_ino)
                     and known[9] == _links(kind, status) and known[10] == status.st_uid and known[11] == status.st_gid
-                    and (status.st_nlink == 1 or kind != 0 or known[14] == _signed(status.st_dev))
+                    and (status.st_nlink == 1 or kind != 0 or known[14] == signed(status.st_dev))
                     and (kind != 0 or seen.tier == _GARBAGE
                          or known[13] == (check_ids[seen.rule] if seen.rule >= 0 else "whole"))):
                 continue
@@ -100,14 +98,10 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
     changes.findings.extend(_unstorable(index))
     if not census.findings:
         _mark_gone(index, changes)
-    if changes.hard_links or changes.vanished:
+    if changes.rewritten:
         index.group_hard_links()
     index.commit()
     return changes
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _links(kind: int, status: os.stat_result) -> int:
@@ -163,20 +157,18 @@ def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], chang
         elif kind is Kind.FILE and state is State.PROVEN:
             state = State.PENDING
     check_id = (check_ids[seen.rule] if seen.rule >= 0 else "whole") if kind is Kind.FILE and not is_garbage else None
-    if kind is Kind.FILE and status.st_nlink > 1:
-        changes.hard_links = True
     entry = Entry(
         path=seen.key, kind=kind, tier=seen.tier, rule=seen.rule, size=size, mode=status.st_mode & 0o7777,
-        mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, ino=_signed(status.st_ino),
-        dev=_signed(status.st_dev), nlink=_links(kind, status), uid=status.st_uid, gid=status.st_gid, link=link,
+        mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, ino=signed(status.st_ino),
+        dev=signed(status.st_dev), nlink=_links(kind, status), uid=status.st_uid, gid=status.st_gid, link=link,
         xattrs=xattrs, sparse=int(kind is Kind.FILE and status.st_blocks * 512 < size), state=state, sha256=None,
         object=None, offset=None, stored_size=None, hardlink=None, checks=None, check_id=check_id)
     if old is not None and old.kind == Kind.FILE and kind is Kind.FILE and not is_garbage:
         entry = entry._replace(sha256=old.sha256, object=old.object, offset=old.offset,
-                               stored_size=old.stored_size, hardlink=old.hardlink)
+                               stored_size=old.stored_size)
         if _content_is_proven(old, entry):
             entry = entry._replace(state=int(State.PROVEN), checks=old.checks)
-    if old is not None and old.state == State.PENDING and entry == old._replace(checks=None):
+    if old is not None and old.state == State.PENDING and entry == old._replace(checks=None, hardlink=None):
         return None  # still waiting for its turn, as it was
     changes.rewritten += 1
     return entry

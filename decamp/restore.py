@@ -171,7 +171,7 @@ class _Restorer:
                 self._present.add(entry.path)
             elif not self._overwrite or entry.kind == Kind.DIRECTORY or stat.S_ISDIR(status.st_mode):
                 conflicts.append(Finding(shown(path), "something else is in the way",
-                                         Kind(entry.kind).name.lower().replace("_", " "), found))
+                                         Kind(entry.kind).name.lower(), found))
         if conflicts:
             raise ConflictingFiles(shown(self._root or b"/"), conflicts)
 
@@ -210,7 +210,7 @@ class _Restorer:
         group: list[Entry] = []
         for entry in self._wanted(f"kind={int(Kind.FILE)} AND hardlink IS NULL", "object, offset"):
             if entry.object is None or entry.sha256 is None:
-                self._outcome.findings.append(Finding(shown(plain_path(entry.path)), "the archive has no content for it",
+                self._outcome.findings.append(Finding(shown(plain_path(entry.path)), "the archive lacks its content",
                                                       "an object", "none"))
                 continue
             self._outcome.entries += 1

@@ -78,17 +78,23 @@ def find_pulumi() -> str:
     return found
 
 
-def read_outputs(stack: str | None = None, project: Path = CHECKOUT) -> StackOutputs:
+def find_project() -> Path:
+    """Returns the directory of the Pulumi.yaml that holds here, as Pulumi looks for it; the checkout's otherwise."""
+    here = Path.cwd()
+    return next((place for place in (here, *here.parents) if (place / "Pulumi.yaml").is_file()), CHECKOUT)
+
+
+def read_outputs(stack: str | None = None, project: Path | None = None) -> StackOutputs:
     """Returns the outputs of a stack that has been brought up.
 
     Args:
         stack: its name; None for the selected one.
-        project: directory of Pulumi.yaml.
+        project: directory of Pulumi.yaml; None for the one that Pulumi would take here, else the checkout.
 
     Raises:
         UnreadableStack: no engine, no such stack, no passphrase, or outputs that are not whole.
     """
-    told = run_pulumi(["stack", "output", "--json"], stack, project)
+    told = run_pulumi(["stack", "output", "--json"], stack, project or find_project())
     return parse_outputs(told, stack or "selected stack")
 
 
@@ -128,13 +134,13 @@ def parse_outputs(outputs: object, where: str) -> StackOutputs:
     return StackOutputs(target, store_output, tuple(nodes), key_file)
 
 
-def read_guards(stack: str | None = None, project: Path = CHECKOUT) -> list[GuardedNode]:
+def read_guards(stack: str | None = None, project: Path | None = None) -> list[GuardedNode]:
     """Returns every node that a guard in the stack's state stands for; none in a stack that was never brought up.
 
     Raises:
         UnreadableStack: no engine, no such stack, or a state that cannot be read.
     """
-    state = run_pulumi(["stack", "export"], stack, project)
+    state = run_pulumi(["stack", "export"], stack, project or find_project())
     deployment = state.get("deployment") if isinstance(state, Mapping) else None
     if not isinstance(deployment, Mapping):
         raise UnreadableStack(stack or "selected stack", "the stack's state cannot be read", run="pulumi stack export")

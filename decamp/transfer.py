@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from decamp.errors import StoreFailure
-from decamp.store.client import Store
+from decamp.store.client import Acceptance, Store, base64_digest
 from decamp.store.failures import StoreRefusal
 
 PART_BYTES = 16 << 20
@@ -40,27 +40,35 @@ def retried(action: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
-def put_file(store: Store, key: str, path: Path) -> str:
-    """Stores a file of our own, in parts where it is long, and returns the object's entity tag."""
+def put_file(store: Store, key: str, path: Path) -> tuple[str, bool]:
+    """Stores a file of our own, in parts where it is long.
+
+    Returns:
+        The object's entity tag, and whether the store said of every byte that it checked it.
+    """
     size_bytes = path.stat().st_size
     part_bytes = part_bytes_for(size_bytes)
     with open(path, "rb") as file:
         if size_bytes <= part_bytes:
             body = file.read()
-            return retried(lambda: store.put_bytes(key, body))
+            answer = retried(lambda: store.put_bytes(key, body))
+            return answer.etag, answer.sha256 == base64_digest(hashlib.sha256(body).digest())
         upload_id = store.create_upload(key)
         parts: list[tuple[str, bytes]] = []
+        is_attested = True
         try:
             while piece := file.read(part_bytes):
                 digest = hashlib.sha256(piece).digest()
-                parts.append((_put_part(store, key, upload_id, len(parts) + 1, piece, digest), digest))
-            return store.complete_upload(key, upload_id, parts)
+                answer = _put_part(store, key, upload_id, len(parts) + 1, piece, digest)
+                is_attested = is_attested and answer.sha256 == base64_digest(digest)
+                parts.append((answer.etag, digest))
+            return store.complete_upload(key, upload_id, parts).etag, is_attested
         except BaseException:
             store.abort_upload(key, upload_id)
             raise
 
 
-def _put_part(store: Store, key: str, upload_id: str, number: int, piece: bytes, digest: bytes) -> str:
+def _put_part(store: Store, key: str, upload_id: str, number: int, piece: bytes, digest: bytes) -> Acceptance:
     return retried(lambda: store.put_part(key, upload_id, number, piece, digest))
 
 

@@ -34,6 +34,14 @@ class ListedObject:
 
 
 @dataclass(frozen=True)
+class Acceptance:
+    """The store's answer to an upload: entity tag, and the SHA-256 that it says it checked (None: it said nothing)."""
+
+    etag: str
+    sha256: str | None
+
+
+@dataclass(frozen=True)
 class StoredObject:
     """What a HEAD says of an object: size in bytes, entity tag, and the SHA-256 that the store attests.
 
@@ -122,14 +130,14 @@ class Store:
         other._client = self.client
         return other, key
 
-    def put_bytes(self, key: str, body: bytes | bytearray, digest: bytes | None = None) -> str:
-        """Stores an object with its SHA-256 for the store to check; returns its entity tag."""
+    def put_bytes(self, key: str, body: bytes | bytearray, digest: bytes | None = None) -> Acceptance:
+        """Stores an object with its SHA-256 for the store to check."""
         digest = digest if digest is not None else hashlib.sha256(body).digest()
         with _translated(self._where(key)):
             answer = self.client.put_object(Bucket=self.location.bucket, Key=self.location.key(key),
                                             Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
                                             ChecksumSHA256=base64_digest(digest))
-        return answer["ETag"].strip('"')
+        return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
 
     def get_bytes(self, key: str) -> bytes:
         """Returns an object's whole content; meant for small ones."""
@@ -213,17 +221,17 @@ class Store:
         return answer["UploadId"]
 
     def put_part(self, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview,
-                 digest: bytes) -> str:
-        """Stores one part with its SHA-256 for the store to check; returns its entity tag."""
+                 digest: bytes) -> Acceptance:
+        """Stores one part with its SHA-256 for the store to check."""
         with _translated(self._where(key)):
             answer = self.client.upload_part(Bucket=self.location.bucket, Key=self.location.key(key),
                                              Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
                                              UploadId=upload_id, PartNumber=number,
                                              ChecksumSHA256=base64_digest(digest))
-        return answer["ETag"].strip('"')
+        return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
 
-    def complete_upload(self, key: str, upload_id: str, parts: list[tuple[str, bytes]]) -> str:
-        """Joins the parts, given as entity tag and SHA-256 digest in their order; returns the object's entity tag.
+    def complete_upload(self, key: str, upload_id: str, parts: list[tuple[str, bytes]]) -> Acceptance:
+        """Joins the parts, given as entity tag and SHA-256 digest in their order.
 
         A retry after a lost answer finds the upload gone; then the object itself shows whether it was joined.
         """
@@ -234,14 +242,14 @@ class Store:
                 answer = self.client.complete_multipart_upload(
                     Bucket=self.location.bucket, Key=self.location.key(key), UploadId=upload_id,
                     MultipartUpload={"Parts": listed})
-            return answer["ETag"].strip('"')
+            return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
         except StoreRefusal as refusal:
             if refusal.code != "NoSuchUpload":
                 raise
             stored = self.head(key)
             if stored is None or stored.sha256 != composite_checksum([digest for _, digest in parts]):
                 raise
-            return stored.etag
+            return Acceptance(stored.etag, stored.sha256)
 
     def list_uploads(self) -> list[tuple[str, str]]:
         """Returns relative key and id of every multipart upload that was started below the location and not ended."""
