@@ -28,7 +28,8 @@ _HOST = r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,253}[A-Za-z0-9])?"
 _STORE_URL = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._=-]+)*/?"
 # No user name or password: an endpoint is kept in the state and shown in the outputs.
 _ENDPOINT = r"https?://[A-Za-z0-9.\[\]:-]+/?"
-_LOOPBACK = r"127\.\d{1,3}\.\d{1,3}\.\d{1,3}"
+_OCTET = r"(25[0-5]|2[0-4]\d|1?\d?\d)"
+_LOOPBACK = rf"127\.{_OCTET}\.{_OCTET}\.{_OCTET}"
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,14 @@ def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeC
 def _read_host_key(section: Section, host: str, port: int) -> str:
     scan = f"ssh-keyscan -t ed25519 -p {port} {host}"
     advice = f"{scan}  # then compare it over another way (the provider's console, the host's owner) before use"
-    text = section.text("host_key", allowed='the host\'s public key, "ssh-ed25519 AAAA..."', required=True, run=advice)
+    # A block scalar in YAML ends with a newline.
+    text = section.text(
+        "host_key",
+        pattern=r"[^\n]+\n?",
+        allowed='the host\'s public key, "ssh-ed25519 AAAA..."',
+        required=True,
+        run=advice,
+    )
     if text is None:
         return ""
     kind, _, rest = text.strip().partition(" ")
