@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import bags
-from tests.faults.coarse import CoarseFileSystem
 from tests.faults.comparison import Difference, Node, Picture, compare, take_picture
 from tests.faults.engine_process import Engine, Outcome
 from tests.faults.exchange import Request
+from tests.faults.mounts import CoarseFileSystem, Mounted, UnreadableFile
 from tests.faults.plans import TRUSTWORTHY, Plan, Step
 from tests.faults.proxy import FaultProxy, Schedule
 from tests.faults.seaweed import S3Server
@@ -71,7 +71,7 @@ class Case:
         self.lines: list[str] = []
         self.late: list[Picture] | None = None
         self.proven: list[Picture] | None = None
-        self.mounts: list[CoarseFileSystem] = []
+        self.mounts: list[Mounted] = []
         self.restores = 0
 
     # --- set-up ---
@@ -86,6 +86,8 @@ class Case:
             if self.plan.coarse:
                 self.mounts.append(CoarseFileSystem(self.directory, os.fsdecode(root)))
             self.trees.append(make_tree(self.rng, root, features))
+        if self.plan.unreadable:
+            self.mounts.append(UnreadableFile(os.fsdecode(self.trees[0].root) + "/unreadable"))
         self.roots = [tree.root for tree in self.trees]
         names = [name for name in DIRECTORIES if self.rng.random() < 0.7]
         self.spec: Spec = random_spec(self.rng, [os.fsdecode(root) for root in self.roots], names, SUFFIXES)
@@ -219,6 +221,8 @@ class Case:
             problems.append("NO REASON: NOT SAFE without one")
         if code == SAFE and held and self._is_kept(held) and os.path.lexists(held):
             problems.append(f"FALSE SAFE: {held!r} was open for writing all the time")
+        if code == SAFE and self.plan.unreadable and self.spec.keeps(b"unreadable", "file"):
+            problems.append("FALSE SAFE: a file could not be read")
         if code == SAFE and step.between == "hide a root":
             problems.append("FALSE SAFE: a root was missing")
 
@@ -286,7 +290,7 @@ class Case:
                     return False
             if len(picture) < 2 or any(len(path) + len(tree.root) > 3900 for path in picture):
                 return False
-        return self.plan.uid is None and self.plan.character in TRUSTWORTHY
+        return self.plan.uid is None and not self.plan.unreadable and self.plan.character in TRUSTWORTHY
 
     # --- the whole ---
     def run(self) -> Result:

@@ -101,7 +101,10 @@ def _read(path: bytes, kind: str, parent: int, name: bytes, found: os.stat_resul
     if kind not in ("file", "directory"):
         return Node(**basis)  # type: ignore[arg-type]
     flags = os.O_RDONLY | os.O_NOFOLLOW | (os.O_DIRECTORY if kind == "directory" else 0)
-    descriptor = os.open(name, flags, dir_fd=parent)
+    try:
+        descriptor = os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        return Node(**basis, size=found.st_size, sha256="cannot be read")  # type: ignore[arg-type]
     try:
         xattrs = _xattrs(descriptor)
         if kind == "directory":

@@ -70,8 +70,9 @@ def same_second() -> Plans:
 
 
 def unreadable() -> Plans:
-    """The engine's user may not read some of the files."""
-    for _ in range(6):
+    """A file cannot be read: once by nobody at all, once by the engine's user."""
+    for _ in range(3):
+        yield _one(Step(), Step(), unreadable=True)
         yield Plan(0, [["ordinary", "many_files", "modes"]], steps=[Step()], uid=65534)
 
 

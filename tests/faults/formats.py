@@ -54,6 +54,13 @@ def whole_files(rng: random.Random) -> list[tuple[bytes, bytes]]:
     ]
 
 
+def whole_file(name: bytes, rng: random.Random) -> bytes:
+    """A whole file of the format that the name's ending says; random bytes for any other ending."""
+    ending = name[name.rfind(b".") :]
+    found = [body for known, body in whole_files(rng) if known.endswith(ending)]
+    return found[0] if found else rng.randbytes(200)
+
+
 def torn_files(rng: random.Random) -> list[tuple[bytes, bytes]]:
     """The same files cut off so that no reader takes them for whole."""
     return [(name, body[: len(body) // 2] if name != b"rows.jsonl" else body[:-3]) for name, body in whole_files(rng)]

@@ -115,6 +115,7 @@ class Plan:
         tampers: what is done to the bag after the last SAFE; verify has to notice.
         doubts: `verify` is asked after runs that did not end as SAFE as well.
         coarse: the workspace's file system keeps whole seconds.
+        unreadable: one file of the workspace cannot be read, whoever tries.
         more_faults: faults of every run besides those of character and step.
     """
 
@@ -129,6 +130,7 @@ class Plan:
     tampers: str = ""
     doubts: bool = False
     coarse: bool = False
+    unreadable: bool = False
     more_faults: Maker = list
 
     def faults(self, step: Step) -> list[store.Fault]:

@@ -54,6 +54,7 @@ def test_contents_and_attributes_are_as_strange_as_promised(pictures: dict[str, 
     assert any(mode & 0o6000 for mode in modes) and len(modes) > 5
     stamps = [node.mtime_ns for node in pictures["times"].values()]
     assert min(stamps) < 0 and max(stamps) > 2**32 * 10**9 and any(stamp % 1000 for stamp in stamps)
+    assert max(node.mtime_ns for node in pictures["last_times"].values()) > 2**63
     assert {"fifo", "socket", "character device"} <= {node.kind for node in pictures["special_files"].values()}
     assert max(node.size for node in pictures["huge_file"].values()) > 9_000_000
 

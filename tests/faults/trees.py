@@ -27,7 +27,7 @@ OURS = [
 LONG = [b"n" * 255, "é".encode() * 127, b"\xff" * 255, b"%" * 255]
 MODES = [0o000, 0o111, 0o200, 0o400, 0o444, 0o600, 0o644, 0o755, 0o777, 0o4755, 0o2755, 0o6711, 0o1644]
 MTIMES_NS = [0, 1, -1, -1_500_000_001, -(2**31) * 10**9 + 5, 10**9 - 1, 1_700_000_000_123_456_789, 2**32 * 10**9 + 7,
-             7_258_118_400_000_000_001, 15_032_385_535 * 10**9]  # fmt: skip
+             7_258_118_400_000_000_001]  # fmt: skip
 DIRECTORIES = ["data", "data/hidden", "logs", "cache", "ckpt"]
 SUFFIXES = [".tmp", ".log", ".bin"]
 
@@ -137,7 +137,9 @@ class Maker:
 
     def our_names(self) -> None:
         for name in self.rng.sample(OURS, self.rng.randint(1, 5)):
-            self.write(os.path.join(self.place(self.rng.choice([b"", b"data"])), name))
+            # Whole where the name promises a format: this is about names.
+            body = formats.whole_file(name, self.rng)
+            self.write(os.path.join(self.place(self.rng.choice([b"", b"data"])), name), body)
 
     def symlinks(self) -> None:
         targets = [
@@ -200,6 +202,12 @@ class Maker:
             stamp = self.rng.choice(MTIMES_NS)
             os.utime(path, ns=(stamp, stamp), follow_symlinks=False)
 
+    def last_times(self) -> None:
+        """Times beyond 2262, which 63 bits of nanoseconds do not hold and ext4 and XFS do."""
+        for path in self._some(self.entries()):
+            stamp = self.rng.choice([9_223_372_037 * 10**9, 15_032_385_535 * 10**9 + 1])
+            os.utime(path, ns=(stamp, stamp), follow_symlinks=False)
+
     def known_formats(self) -> None:
         for name, body in formats.whole_files(self.rng):
             if self.rng.random() < 0.5:
@@ -250,7 +258,7 @@ CONTENT_FEATURES = [
 ]  # fmt: skip
 # After the content, in this order: owners change modes' special bits, and times come last of all.
 DRESSING_FEATURES = ["hard_links", "xattrs", "owners", "modes", "times"]
-RARE_FEATURES = {"special_files": 0.06, "torn_files": 0.04, "huge_file": 0.03}
+RARE_FEATURES = {"special_files": 0.06, "torn_files": 0.04, "huge_file": 0.03, "last_times": 0.02}
 
 
 def random_features(rng: random.Random) -> list[str]:
@@ -258,7 +266,8 @@ def random_features(rng: random.Random) -> list[str]:
     chosen = ["ordinary", *rng.sample(CONTENT_FEATURES, rng.randint(1, 5))]
     chosen += [name for name, share in RARE_FEATURES.items() if rng.random() < share]
     dressing = rng.sample(DRESSING_FEATURES, rng.randint(0, len(DRESSING_FEATURES)))
-    return chosen + [name for name in DRESSING_FEATURES if name in dressing]
+    chosen += [name for name in DRESSING_FEATURES if name in dressing]
+    return sorted(chosen, key=lambda name: name == "last_times")
 
 
 def make_tree(rng: random.Random, root: bytes, features: list[str] | None = None) -> Tree:

@@ -36,6 +36,9 @@ def preload() -> None:
         part = module.name.split(".")[1]
         if part not in NOT_ENGINE and not part.startswith(("__", "bundle")):
             importlib.import_module(module.name)
+    # What a run as another user would import when it needs it may lie where only root can read.
+    for codec in ("ascii", "idna", "latin_1", "raw_unicode_escape", "unicode_escape", "utf_8_sig", "hex_codec"):
+        importlib.import_module(f"encodings.{codec}")
     botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
     boto3.session.Session().client("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
     shortened = types.SimpleNamespace(sleep=lambda wait_s: time.sleep(wait_s * WAIT_FACTOR), time=time.time)
