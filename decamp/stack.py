@@ -15,6 +15,8 @@ from decamp.errors import BadInput
 from decamp.teardown import GuardedNode
 
 GUARD_TYPE = "pulumi-python:dynamic/decamp:TeardownGuard"
+# An up that configures its nodes gives their outputs in this file: the state has none before the up has ended.
+OUTPUTS_VARIABLE = "DECAMP_STACK_OUTPUTS"
 PULUMI_TIMEOUT_S = 120.0
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -94,6 +96,12 @@ def read_outputs(stack: str | None = None, project: Path | None = None) -> Stack
     Raises:
         UnreadableStack: no engine, no such stack, no passphrase, or outputs that are not whole.
     """
+    given = os.environ.get(OUTPUTS_VARIABLE)
+    if given:
+        try:
+            return parse_outputs(json.loads(Path(given).read_text(encoding="utf-8")), given)
+        except (OSError, ValueError) as error:
+            raise UnreadableStack(given, f"{OUTPUTS_VARIABLE} names no readable outputs", found=str(error)) from None
     told = run_pulumi(["stack", "output", "--json"], stack, project or find_project())
     return parse_outputs(told, stack or "selected stack")
 

@@ -32,7 +32,9 @@ def declare_stack() -> None:
         pulumi.log.warn(f"an up would be refused: {refusal}")
     store = Store(config)
     nodes = declare_nodes(config, store)
-    configured = configure_nodes(nodes, config) if config.configure else []
+    configured: list[pulumi.Resource] = []
+    if config.configure:
+        configured = [configure_nodes(nodes, config, store)]
     guards = [guard_node(node, config, [*store.resources, *configured]) for node in nodes]
     guard_stack(guards, store.resources)
     pulumi.export("target", config.target)
