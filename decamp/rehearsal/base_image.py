@@ -126,13 +126,16 @@ def customise(root: Path, definition: Definition) -> None:
     settings = ('APT::Install-Recommends "false";', 'Acquire::Languages "none";', *definition.apt_config)
     (root / "etc/apt/apt.conf.d/90rehearsal").write_text("\n".join(settings) + "\n", encoding="utf-8")
     if CA_BUNDLE.exists():
-        shutil.copyfile(CA_BUNDLE, root / CA_BUNDLE.relative_to("/"))
+        bundle = root / CA_BUNDLE.relative_to("/")
+        bundle.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(CA_BUNDLE, bundle)
     (root / "etc/default/locale").write_text("LANG=C.UTF-8\n", encoding="ascii")
     for own_key in (root / "etc/ssh").glob("ssh_host_*"):
         own_key.unlink()
     (root / "etc/machine-id").write_text("", encoding="ascii")
     (root / "etc/hostname").unlink(missing_ok=True)
     # The network is this machine's; a host must not try to configure it, nor wait for it.
+    (root / "etc/systemd/system").mkdir(parents=True, exist_ok=True)
     (root / "etc/systemd/system/systemd-networkd-wait-online.service").symlink_to("/dev/null")
     for archive in (root / "var/cache/apt/archives").glob("*.deb"):
         archive.unlink()

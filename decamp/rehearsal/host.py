@@ -286,11 +286,16 @@ def remove_layers(directory: Path) -> None:
 def remove_traces(machine_name: str) -> None:
     """Removes what systemd-nspawn and the kernel keep under the host's name outside its directory."""
     shutil.rmtree(NSPAWN_STATE / "propagate" / machine_name, ignore_errors=True)
-    for group in supervisor.find_groups(machine_name):
-        for inner, _, _ in os.walk(group, topdown=False):
-            # A group whose last process has just ended may be busy for a moment; an empty group harms nobody.
-            with contextlib.suppress(OSError):
-                Path(inner).rmdir()
+    deadline = time.monotonic() + 5
+    # A control group is busy for a moment after its last process has ended.
+    while left := [group for group in supervisor.find_groups(machine_name) if group.exists()]:
+        for group in left:
+            for inner, _, _ in os.walk(group, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(inner).rmdir()
+        if time.monotonic() > deadline:
+            raise HostFailure(machine_name, "its control groups stay busy", found=", ".join(map(str, left)))
+        time.sleep(process.POLL_S)
 
 
 def destroy(directory: Path) -> None:
