@@ -160,8 +160,8 @@ class GpuHost:
         self.run("systemctl is-system-running --wait", check=False)
 
     def boot_id(self) -> str:
-        """Names the present boot; empty while the host does not answer. The kernel's own boot id is not the host's."""
-        return self.run("stat -c %Y.%i /proc/1 && systemctl show -P UserspaceTimestampMonotonic", check=False).stdout
+        """Names the present boot (systemd-nspawn gives each its own id); empty while the host does not answer."""
+        return self.run("cat /proc/sys/kernel/random/boot_id", check=False).stdout.strip()
 
     @property
     def ssh_options(self) -> list[str]:

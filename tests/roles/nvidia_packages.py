@@ -89,6 +89,7 @@ class Package:
     name: str
     version: str
     depends: str = ""
+    replaces: str = ""
     files: dict[str, str | bytes] = field(default_factory=dict)
     postinst: str = ""
 
@@ -112,7 +113,7 @@ def describe_driver(version: str, licence: str = "Dual MIT/GPL") -> list[Package
     return [
         # The dependencies carry no version, so that the pin alone keeps a newer branch out.
         Package("nvidia-open", full, "nvidia-driver-cuda, nvidia-kernel-open-dkms"),
-        Package("nvidia-driver-cuda", full, "nvidia-persistenced", {"/usr/bin/nvidia-smi": SMI.format(version=version)}),
+        Package("nvidia-driver-cuda", full, "nvidia-persistenced", files={"/usr/bin/nvidia-smi": SMI.format(version=version)}),
         Package(
             "nvidia-kernel-open-dkms",
             full,
@@ -132,7 +133,9 @@ def describe_driver(version: str, licence: str = "Dual MIT/GPL") -> list[Package
         Package(
             f"nvidia-driver-pinning-{version}",
             full,
-            files={f"/etc/apt/preferences.d/nvidia-driver-pinning-{version}": PIN.format(version=version)},
+            replaces="nvidia-driver-pinning",
+            # apt ignores a file here whose name ends in something like .05.
+            files={"/etc/apt/preferences.d/nvidia-driver-pinning": PIN.format(version=version)},
         ),
         Package(
             "nvidia-fabricmanager",
@@ -182,6 +185,8 @@ def build_package(package: Package, directory: Path) -> None:
     tree = directory / f".{package.name}"
     (tree / "DEBIAN").mkdir(parents=True)
     depends = f"Depends: {package.depends}\n" if package.depends else ""
+    for name in ("Provides", "Conflicts", "Replaces") if package.replaces else ():
+        depends += f"{name}: {package.replaces}\n"
     (tree / "DEBIAN/control").write_text(
         f"Package: {package.name}\nVersion: {package.version}\nArchitecture: amd64\nMaintainer: tests <tests@localhost>\n"
         f"{depends}Description: Stand-in for the package of this name\n"
