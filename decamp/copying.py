@@ -7,6 +7,7 @@ back through a queue, and what is proven is made durable in the index as it come
 from __future__ import annotations
 
 import hashlib
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -29,9 +30,9 @@ from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
 
 PLAIN_SMALL_FILES = 100  # up to so many small files lie as plain objects, which a person finds more easily
-_UPLOADS = 8
-_READERS = 3
-_BUDGET_BYTES = 112 << 20
+_UPLOADS = min(max(2 * (os.cpu_count() or 1), 8), 32)
+_READERS = min(max(os.cpu_count() or 1, 3), 8)
+_BUDGET_BYTES = _UPLOADS * (10 << 20)  # somewhat more than a part each, so that no upload waits for the disk
 _OUTSTANDING_FILES = 12
 _PENDING = (f"state={int(State.PENDING)} AND kind={int(Kind.FILE)} AND hardlink IS NULL AND tier=? "
             f"AND size{{}}{PACKED_FILE_LIMIT_BYTES}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from decamp.packs import END_OF_ARCHIVE, member_header, padding
 from decamp.reading import OpenedFile
 from decamp.store.client import Store, base64_digest, composite_checksum
 from decamp.store.probe import StoreTraits
-from decamp.transfer import part_bytes_for, read_digest, retried
+from decamp.transfer import PART_BYTES, part_bytes_for, read_digest, retried
 
 
 class ByteBudget:
@@ -36,6 +37,25 @@ class ByteBudget:
         with self._condition:
             self._used -= count
             self._condition.notify_all()
+
+
+class Buffers:
+    """Part buffers that are used again: fresh ones cost page faults, and the allocator keeps what was freed."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """Returns a buffer of exactly this size; its content is anything."""
+        if size == PART_BYTES:
+            with contextlib.suppress(IndexError):
+                return self._free.pop()
+        return bytearray(size)
+
+    def give_back(self, buffer: bytearray) -> None:
+        """Takes a buffer that nobody refers to any more."""
+        if len(buffer) == PART_BYTES:
+            self._free.append(buffer)
 
 
 class Stopped(Exception):
@@ -84,6 +104,7 @@ class Sender:
         self._budget = budget
         self._stop = stop
         self._on_bytes = on_bytes
+        self._buffers = Buffers()
 
     def send_body(self, key: str, body: bytes | bytearray, digest: bytes) -> ObjectRecord:
         """Sends an object in one piece. `digest` is its SHA-256."""
@@ -130,7 +151,7 @@ class Sender:
         def next_part(start: int) -> bytearray:
             """Bytes of the object from `start` on, at most a part's worth."""
             end = min(start + part_bytes, total)
-            part = bytearray(end - start)
+            part = self._buffers.take(end - start)
             view = memoryview(part)
             content_start = max(start, len(prefix)) - start
             content_end = min(end, len(prefix) + entry.size) - start
@@ -199,6 +220,7 @@ class Sender:
                     answer = retried(lambda: self._store.put_part(key, upload_id, number, body, digest))
                     shown, etag = answer.sha256 or "", answer.etag
                 self._on_bytes(len(body))
+                self._buffers.give_back(body)
                 return etag, digest, shown == wanted
             except BaseException:
                 failed.set()

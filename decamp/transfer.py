@@ -12,7 +12,7 @@ from decamp.errors import StoreFailure
 from decamp.store.client import Acceptance, Store, base64_digest
 from decamp.store.failures import StoreRefusal
 
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 PARTS_LIMIT = 9_000  # S3 takes 10,000 (Amazon S3 User Guide, "Amazon S3 multipart upload limits", 2026)
 _DIGEST_CODES = frozenset(("BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "XAmzContentChecksumMismatch",
                            "InvalidRequest", "IncompleteBody", "RequestTimeout"))
@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def part_bytes_for(size_bytes: int) -> int:
-    """The size of the parts of an object: 16 MiB, or as many MiB as keep the number of parts within S3's limit."""
+    """The size of the parts of an object: 8 MiB, or as many MiB as keep the number of parts within S3's limit."""
     needed = -(-size_bytes // PARTS_LIMIT)
     return max(PART_BYTES, -(-needed // (1 << 20)) << 20)
 
