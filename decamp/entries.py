@@ -44,6 +44,7 @@ class State(IntEnum):
 
 STATE_NAMES = {State.PENDING: "unproven", State.PROVEN: "proven", State.GONE: "gone",
                State.LEFT_BEHIND: "left_behind", State.UNSTORABLE: "unstorable", State.UNREADABLE: "unreadable"}
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _STATES = {name: state for state, name in STATE_NAMES.items()}
 
 
@@ -80,6 +81,11 @@ class Entry(NamedTuple):
     hardlink: bytes | None
     checks: str | None
     check_id: str | None
+
+
+def encode_checks(documents: list[dict[str, Any]]) -> str:
+    """The one textual form of check results; failed_checks looks for it."""
+    return json.dumps(documents, separators=(",", ":"))
 
 
 def sort_key(path: bytes) -> bytes:
@@ -155,7 +161,11 @@ def entry_document(entry: Entry, rules: tuple[Rule, ...]) -> dict[str, Any]:
 
 def entry_line(entry: Entry, rules: tuple[Rule, ...]) -> bytes:
     """The entry's line of entries.jsonl, with its line end."""
-    return json.dumps(entry_document(entry, rules), separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    document = entry_document(entry, rules)
+    try:
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a rule's pattern can hold bytes that are no text
+        return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
@@ -188,7 +198,7 @@ def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
             object=target, offset=document.get("offset"),
             stored_size=int(document.get("stored_size", size)) if target is not None else None,
             hardlink=sort_key(hardlink) if hardlink is not None else None,
-            checks=json.dumps(document["checks"]) if "checks" in document else None,
+            checks=encode_checks(document["checks"]) if "checks" in document else None,
             check_id=document.get("check_id"))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__} {error}") from error
