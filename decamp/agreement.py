@@ -120,8 +120,14 @@ def _is_same(store: Store, record: ObjectRecord, item: ListedObject) -> bool:
 def _drop(index: Index, key: str, outcome: Agreement) -> None:
     gone = int(State.GONE)
     for entry in index.entries("object=? AND state=?", (key, gone)):
-        outcome.warnings.append(Finding(shown(plain_path(entry.path)), "gone from the node, and now from the store too",
-                                        f"its object {key}", "nothing, or other content"))
+        outcome.warnings.append(
+            Finding(
+                shown(plain_path(entry.path)),
+                "gone from the node, and now from the store too",
+                f"its object {key}",
+                "nothing, or other content",
+            )
+        )
     index.execute("DELETE FROM entry WHERE object=? AND state=?", (key, gone))
     index.drop_object(key)
 

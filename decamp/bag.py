@@ -67,11 +67,17 @@ def collides(index: Index, key: str) -> bool:
     """
     parts = key.split("/")
     parents = ["/".join(parts[:count]) for count in range(2, len(parts))]
-    if parents and index.query(f"SELECT 1 FROM object WHERE key IN ({','.join('?' * len(parents))}) LIMIT 1",
-                               parents).fetchone():
+    if (
+        parents
+        and index.query(
+            f"SELECT 1 FROM object WHERE key IN ({','.join('?' * len(parents))}) LIMIT 1", parents
+        ).fetchone()
+    ):
         return True
-    return index.query("SELECT 1 FROM object WHERE key>=? AND key<? LIMIT 1",
-                       (key + "/", key + "0")).fetchone() is not None
+    return (
+        index.query("SELECT 1 FROM object WHERE key>=? AND key<? LIMIT 1", (key + "/", key + "0")).fetchone()
+        is not None
+    )
 
 
 class TagFiles:
@@ -103,9 +109,12 @@ class TagFiles:
         if not (self._is_attested and is_attested):
             found, found_bytes = read_digest(self._store, key)
             if (found.hex(), found_bytes) != (digest, size_bytes):
-                raise StoreFailure(f"{self._store.location.url}/{key}", "the store holds something else than was sent",
-                                   expected=f"{size_bytes} bytes, sha256 {digest}",
-                                   found=f"{found_bytes} bytes, sha256 {found.hex()}")
+                raise StoreFailure(
+                    f"{self._store.location.url}/{key}",
+                    "the store holds something else than was sent",
+                    expected=f"{size_bytes} bytes, sha256 {digest}",
+                    found=f"{found_bytes} bytes, sha256 {found.hex()}",
+                )
         self.digests[key] = digest
         self.stored[key] = (size_bytes, etag)
 
@@ -115,9 +124,11 @@ class TagFiles:
         digest = hashlib.sha256()
         try:
             with open(path, "wb", buffering=1 << 20) as file:
+
                 def write(piece: bytes) -> None:
                     digest.update(piece)
                     file.write(piece)
+
                 write_lines(write)
             etag, is_attested = put_file(self._store, key, path)
             self._note(key, digest.hexdigest(), path.stat().st_size, etag, is_attested)
@@ -127,6 +138,7 @@ class TagFiles:
 
 def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rule, ...], machine_id: str) -> None:
     """Stores entries.jsonl, objects.jsonl, the manifest, fetch.txt and bag-info.txt as the index has them now."""
+
     def entries(write: Callable[[bytes], object]) -> None:
         for entry in index.entries():
             write(entry_line(entry, rules))
@@ -155,12 +167,16 @@ def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rul
     elif store.exists(FETCH):
         store.delete(FETCH)
     tags.put("bagit.txt", DECLARATION)
-    tags.put(BAG_INFO, (
-        f"Bag-Software-Agent: decamp {decamp.__version__}\n"
-        f"Bagging-Date: {time.strftime('%Y-%m-%d', time.gmtime())}\n"
-        f"External-Identifier: {store.location.node}\n"
-        f"Internal-Sender-Identifier: {machine_id or 'unknown'}\n"
-        f"Payload-Oxum: {payload_bytes}.{payload_count}\n").encode())
+    tags.put(
+        BAG_INFO,
+        (
+            f"Bag-Software-Agent: decamp {decamp.__version__}\n"
+            f"Bagging-Date: {time.strftime('%Y-%m-%d', time.gmtime())}\n"
+            f"External-Identifier: {store.location.node}\n"
+            f"Internal-Sender-Identifier: {machine_id or 'unknown'}\n"
+            f"Payload-Oxum: {payload_bytes}.{payload_count}\n"
+        ).encode(),
+    )
 
 
 def write_tag_manifest(tags: TagFiles) -> str:
@@ -172,8 +188,14 @@ def write_tag_manifest(tags: TagFiles) -> str:
 
 def object_line(record: ObjectRecord) -> bytes:
     """The line of objects.jsonl for an object of the payload: its digest and the evidence for it."""
-    document = {"key": record.key, "size": record.size, "sha256": record.sha256.hex(), "etag": record.etag,
-                "store_checksum": record.checksum, "evidence": record.evidence}
+    document = {
+        "key": record.key,
+        "size": record.size,
+        "sha256": record.sha256.hex(),
+        "etag": record.etag,
+        "store_checksum": record.checksum,
+        "evidence": record.evidence,
+    }
     if record.url is not None:
         document["url"] = record.url
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
@@ -186,7 +208,14 @@ def parse_object(line: bytes) -> ObjectRecord:
         sha256 = bytes.fromhex(document["sha256"])
         if len(sha256) != 32 or not str(document["key"]).startswith(PAYLOAD):
             raise ValueError("no payload object")
-        return ObjectRecord(document["key"], int(document["size"]), sha256, str(document["etag"]),
-                            document["store_checksum"], document.get("url"), str(document["evidence"]))
+        return ObjectRecord(
+            document["key"],
+            int(document["size"]),
+            sha256,
+            str(document["etag"]),
+            document["store_checksum"],
+            document.get("url"),
+            str(document["evidence"]),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__} {error}") from error

@@ -15,9 +15,15 @@ from decamp.rules import GARBAGE, TIERS, RuleBook
 from decamp.spec import Spec
 
 _GARBAGE = TIERS.index(GARBAGE)
-_KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.DIRECTORY, stat.S_IFLNK: Kind.SYMLINK,
-          stat.S_IFSOCK: Kind.SOCKET, stat.S_IFIFO: Kind.FIFO, stat.S_IFBLK: Kind.BLOCK_DEVICE,
-          stat.S_IFCHR: Kind.CHARACTER_DEVICE}
+_KINDS = {
+    stat.S_IFREG: Kind.FILE,
+    stat.S_IFDIR: Kind.DIRECTORY,
+    stat.S_IFLNK: Kind.SYMLINK,
+    stat.S_IFSOCK: Kind.SOCKET,
+    stat.S_IFIFO: Kind.FIFO,
+    stat.S_IFBLK: Kind.BLOCK_DEVICE,
+    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
+}
 
 
 @dataclass(slots=True)
@@ -63,29 +69,52 @@ class Census:
         findings = []
         spec = self._spec
         if spec.mount is not None and os.fsencode(spec.mount) not in {mount.point for mount in self._mounts}:
-            findings.append(Finding(spec.mount, "nothing is mounted here", "the filesystem that the spec names",
-                                    "a plain directory", f"mount {spec.mount}"))
+            findings.append(
+                Finding(
+                    spec.mount,
+                    "nothing is mounted here",
+                    "the filesystem that the spec names",
+                    "a plain directory",
+                    f"mount {spec.mount}",
+                )
+            )
         for root in spec.roots:
             name = shown(root)
             try:
                 status = os.lstat(root)
                 if stat.S_ISLNK(status.st_mode):
-                    findings.append(Finding(name, "the root is a symbolic link", "a directory",
-                                            f"a link to {shown(os.readlink(root))}", "name the directory as root"))
+                    findings.append(
+                        Finding(
+                            name,
+                            "the root is a symbolic link",
+                            "a directory",
+                            f"a link to {shown(os.readlink(root))}",
+                            "name the directory as root",
+                        )
+                    )
                 elif not stat.S_ISDIR(status.st_mode):
                     findings.append(Finding(name, "the root is no directory", "a directory", "another file"))
                 elif os.path.realpath(root) != root:
-                    findings.append(Finding(name, "the root's path goes through a symbolic link", "its real path",
-                                            shown(os.path.realpath(root)), "name the real path as root"))
+                    findings.append(
+                        Finding(
+                            name,
+                            "the root's path goes through a symbolic link",
+                            "its real path",
+                            shown(os.path.realpath(root)),
+                            "name the real path as root",
+                        )
+                    )
                 elif not os.listdir(root) and not spec.allow_empty:
                     findings.append(Finding(name, "the root is empty", "entries, or allow_empty: true", "none"))
             except FileNotFoundError:
                 if not spec.allow_empty:
-                    findings.append(Finding(name, "the root is missing", "a directory, or allow_empty: true",
-                                            "nothing"))
+                    findings.append(
+                        Finding(name, "the root is missing", "a directory, or allow_empty: true", "nothing")
+                    )
             except OSError as error:
-                findings.append(Finding(name, "the root cannot be read", "a readable directory",
-                                        error.strerror or str(error)))
+                findings.append(
+                    Finding(name, "the root cannot be read", "a readable directory", error.strerror or str(error))
+                )
         return findings
 
     def mounts_of_roots(self) -> dict[str, list[str]]:
@@ -105,8 +134,9 @@ class Census:
                 continue
             yield from self._walk_root(root, self._books[number].decide, status)
 
-    def _walk_root(self, root: bytes, decide: Callable[[bytes, bool], tuple[int, int]],
-                   root_status: os.stat_result) -> Iterator[Seen]:
+    def _walk_root(
+        self, root: bytes, decide: Callable[[bytes, bool], tuple[int, int]], root_status: os.stat_result
+    ) -> Iterator[Seen]:
         cut = len(root.rstrip(b"/")) + 1
         lstat = os.lstat
         tier, rule = decide(b"", True)
@@ -121,8 +151,14 @@ class Census:
                 except FileNotFoundError:
                     continue  # it vanished since its directory was listed; the last walk of a run shows it so
                 except OSError as error:
-                    self.findings.append(Finding(shown(path), "the entry cannot be examined", "its type and size",
-                                                 error.strerror or str(error)))
+                    self.findings.append(
+                        Finding(
+                            shown(path),
+                            "the entry cannot be examined",
+                            "its type and size",
+                            error.strerror or str(error),
+                        )
+                    )
                     continue
                 kind = _KINDS[stat.S_IFMT(status.st_mode)]
                 is_directory = kind is Kind.DIRECTORY
@@ -141,8 +177,15 @@ class Census:
             return []
         except OSError as error:
             if not is_garbage:
-                self.findings.append(Finding(shown(directory), "the directory cannot be read", "a listing",
-                                             error.strerror or str(error), "run as root"))
+                self.findings.append(
+                    Finding(
+                        shown(directory),
+                        "the directory cannot be read",
+                        "a listing",
+                        error.strerror or str(error),
+                        "run as root",
+                    )
+                )
             return []
         names.sort()
         return names
@@ -151,7 +194,18 @@ class Census:
         if seen.tier != _GARBAGE:
             status = seen.status
             self.entries += 1
-            self._digest.update(b"%b\0%d %d %d %d %d %d %d %d\n" % (
-                seen.key, seen.kind, status.st_size if seen.kind is Kind.FILE else 0, status.st_mode, status.st_uid,
-                status.st_gid, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+            self._digest.update(
+                b"%b\0%d %d %d %d %d %d %d %d\n"
+                % (
+                    seen.key,
+                    seen.kind,
+                    status.st_size if seen.kind is Kind.FILE else 0,
+                    status.st_mode,
+                    status.st_uid,
+                    status.st_gid,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                    status.st_ino,
+                )
+            )
         return seen

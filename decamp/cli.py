@@ -36,8 +36,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _store_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--endpoint-url", metavar="U",
-                        help="an S3-compatible store (default: AWS_ENDPOINT_URL, else Amazon S3)")
+    parser.add_argument(
+        "--endpoint-url", metavar="U", help="an S3-compatible store (default: AWS_ENDPOINT_URL, else Amazon S3)"
+    )
     parser.add_argument("--region", metavar="R", help="the bucket's region")
     parser.add_argument("--json", action="store_true", help="one JSON document on standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress on standard error")
@@ -64,8 +65,13 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     restore = commands.add_parser("restore", help="bring an archive back as DEST/<absolute path>")
     restore.add_argument("url", metavar="URL", help="s3://bucket/prefix/node")
     restore.add_argument("destination", metavar="DEST", help="a directory; / puts everything back in its place")
-    restore.add_argument("--include", action="append", default=[], metavar="GLOB",
-                         help="gitignore pattern of absolute paths to bring back; may be given several times")
+    restore.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="gitignore pattern of absolute paths to bring back; may be given several times",
+    )
     restore.add_argument("--overwrite", action="store_true", help="replace files that differ")
     restore.add_argument("--incomplete", action="store_true", help="do without a receipt: bring back what there is")
     _store_arguments(restore)
@@ -124,8 +130,18 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def _tell_error(error: DecampError, as_json: bool) -> None:
     print(f"decamp: {error}", file=sys.stderr)
     if as_json:
-        _print_json({"error": {"where": error.where, "what": error.what, "expected": error.expected,
-                               "found": error.found, "run": error.run}, "exit_code": error.exit_code})
+        _print_json(
+            {
+                "error": {
+                    "where": error.where,
+                    "what": error.what,
+                    "expected": error.expected,
+                    "found": error.found,
+                    "run": error.run,
+                },
+                "exit_code": error.exit_code,
+            }
+        )
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -173,35 +189,59 @@ def _verify(options: argparse.Namespace) -> int:
 
     outcome = verify_bag(_store(options), options.read_back, _progress(options))
     if options.json:
-        _print_json({"holds": not outcome.findings, "objects": outcome.objects, "bytes": outcome.size_bytes,
-                     "read_back_bytes": outcome.read_back_bytes, "finished_at": outcome.receipt.finished_at,
-                     "findings": [finding.document() for finding in outcome.findings]})
+        _print_json(
+            {
+                "holds": not outcome.findings,
+                "objects": outcome.objects,
+                "bytes": outcome.size_bytes,
+                "read_back_bytes": outcome.read_back_bytes,
+                "finished_at": outcome.receipt.finished_at,
+                "findings": [finding.document() for finding in outcome.findings],
+            }
+        )
     else:
         for finding in outcome.findings:
             print(f"finding: {finding}")
         word = "damaged" if outcome.findings else "holds"
-        print(f"{word}: {options.url} ({outcome.objects} objects, {outcome.size_bytes} bytes, "
-              f"{outcome.read_back_bytes} read back; receipt of {outcome.receipt.finished_at})")
+        print(
+            f"{word}: {options.url} ({outcome.objects} objects, {outcome.size_bytes} bytes, "
+            f"{outcome.read_back_bytes} read back; receipt of {outcome.receipt.finished_at})"
+        )
     return EXIT_ARCHIVE if outcome.findings else EXIT_DONE
 
 
 def _restore(options: argparse.Namespace) -> int:
     from decamp.restore import restore_bag
 
-    outcome = restore_bag(_store(options), options.destination, include=tuple(options.include),
-                          overwrite=options.overwrite, incomplete=options.incomplete, progress=_progress(options))
+    outcome = restore_bag(
+        _store(options),
+        options.destination,
+        include=tuple(options.include),
+        overwrite=options.overwrite,
+        incomplete=options.incomplete,
+        progress=_progress(options),
+    )
     if options.json:
-        _print_json({"restored": not outcome.findings, "entries": outcome.entries, "files": outcome.files,
-                     "present": outcome.present, "bytes": outcome.size_bytes,
-                     "findings": [finding.document() for finding in outcome.findings],
-                     "warnings": [finding.document() for finding in outcome.warnings]})
+        _print_json(
+            {
+                "restored": not outcome.findings,
+                "entries": outcome.entries,
+                "files": outcome.files,
+                "present": outcome.present,
+                "bytes": outcome.size_bytes,
+                "findings": [finding.document() for finding in outcome.findings],
+                "warnings": [finding.document() for finding in outcome.warnings],
+            }
+        )
     else:
         for finding in outcome.warnings:
             print(f"warning: {finding}")
         for finding in outcome.findings:
             print(f"finding: {finding}")
-        print(f"{'incomplete' if outcome.findings else 'restored'}: {outcome.entries} entries, {outcome.files} files "
-              f"({outcome.present} were there), {outcome.size_bytes} bytes, to {options.destination}")
+        print(
+            f"{'incomplete' if outcome.findings else 'restored'}: {outcome.entries} entries, {outcome.files} files "
+            f"({outcome.present} were there), {outcome.size_bytes} bytes, to {options.destination}"
+        )
     return EXIT_ARCHIVE if outcome.findings else EXIT_DONE
 
 
@@ -237,4 +277,9 @@ def _census(options: argparse.Namespace) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "evacuate": _evacuate, "verify": _verify, "restore": _restore, "ls": _ls, "census": _census}
+    "evacuate": _evacuate,
+    "verify": _verify,
+    "restore": _restore,
+    "ls": _ls,
+    "census": _census,
+}

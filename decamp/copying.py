@@ -34,8 +34,10 @@ _UPLOADS = min(max(2 * (os.cpu_count() or 1), 8), 32)
 _READERS = min(max(os.cpu_count() or 1, 3), 8)
 _BUDGET_BYTES = _UPLOADS * (10 << 20)  # somewhat more than a part each, so that no upload waits for the disk
 _OUTSTANDING_FILES = 12
-_PENDING = (f"state={int(State.PENDING)} AND kind={int(Kind.FILE)} AND hardlink IS NULL AND tier=? "
-            f"AND size{{}}{PACKED_FILE_LIMIT_BYTES}")
+_PENDING = (
+    f"state={int(State.PENDING)} AND kind={int(Kind.FILE)} AND hardlink IS NULL AND tier=? "
+    f"AND size{{}}{PACKED_FILE_LIMIT_BYTES}"
+)
 
 Result = Callable[[], None]
 
@@ -58,8 +60,16 @@ class Copier:
         failure: the store's failure that ended the copying early, or None.
     """
 
-    def __init__(self, store: Store, index: Index, rules: tuple[Rule, ...], traits: StoreTraits,
-                 existing: ExistingContent, progress: Progress, has_earlier_content: bool) -> None:
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        rules: tuple[Rule, ...],
+        traits: StoreTraits,
+        existing: ExistingContent,
+        progress: Progress,
+        has_earlier_content: bool,
+    ) -> None:
         self._store = store
         self._index = index
         self._rules = rules
@@ -88,15 +98,25 @@ class Copier:
 
     def adopt_uploads(self) -> None:
         """Ends multipart uploads that an earlier run left, except those that can be continued."""
-        known = {(row[0], row[1]): (row[2], row[3])
-                 for row in self._index.query("SELECT key, upload_id, part_bytes, identity FROM upload")}
-        live = {upload_identity(entry) for entry in self._index.entries(
-            f"state={int(State.PENDING)} AND size>{PACKED_FILE_LIMIT_BYTES}")} if known else set()
+        known = {
+            (row[0], row[1]): (row[2], row[3])
+            for row in self._index.query("SELECT key, upload_id, part_bytes, identity FROM upload")
+        }
+        live = (
+            {
+                upload_identity(entry)
+                for entry in self._index.entries(f"state={int(State.PENDING)} AND size>{PACKED_FILE_LIMIT_BYTES}")
+            }
+            if known
+            else set()
+        )
         for key, upload_id in self._store.list_uploads():
             part_bytes, identity = known.get((key, upload_id), (0, ""))
             if identity in live:
-                parts = {number: (checksum or "", etag)
-                         for number, (etag, checksum, _) in self._store.list_parts(key, upload_id).items()}
+                parts = {
+                    number: (checksum or "", etag)
+                    for number, (etag, checksum, _) in self._store.list_parts(key, upload_id).items()
+                }
                 self._resumable[identity] = key, ResumedUpload(upload_id, part_bytes, parts)
             else:
                 self._abort(key, upload_id)
@@ -170,6 +190,7 @@ class Copier:
             if self.failure is None:
                 self.failure = failure
             self._stop.set()
+
         return note
 
     def _take_results(self, wait: bool) -> None:
@@ -206,8 +227,10 @@ class Copier:
         self._index.forget_content(entry.path, key)
         self._index.commit()
         chosen = key
-        self._submit(self._uploads, lambda: self._stored_plain(
-            entry, self._sender.send_body(chosen, content, digest), digest, None, checks))
+        self._submit(
+            self._uploads,
+            lambda: self._stored_plain(entry, self._sender.send_body(chosen, content, digest), digest, None, checks),
+        )
 
     def _send_pack(self, pack: Pack) -> None:
         key, body, members = new_pack_key(), pack.close(), pack.members
@@ -225,8 +248,10 @@ class Copier:
 
     def _note_pack(self, record: ObjectRecord, members: list[Member]) -> None:
         self._index.put_object(record)
-        self._index.set_stored((member.sha256, record.key, member.offset, member.entry.size, member.checks,
-                                member.entry.path) for member in members)
+        self._index.set_stored(
+            (member.sha256, record.key, member.offset, member.entry.size, member.checks, member.entry.path)
+            for member in members
+        )
         self._index.commit()
         for member in members:
             self._add(self.totals.sent, member.entry)
@@ -255,6 +280,7 @@ class Copier:
         def decide() -> None:
             if not self._take_existing(entry, digest, checks):
                 self._send_large(entry)
+
         return decide
 
     def _send_large(self, entry: Entry) -> None:
@@ -262,8 +288,11 @@ class Copier:
         as_pack = key is None
         started_key, resumed = self._resumable.pop(upload_identity(entry), (None, None))
         target = key or started_key or new_pack_key()
-        if resumed is not None and started_key is not None and (
-                started_key != target or as_pack != started_key.startswith(PACK_PREFIX)):
+        if (
+            resumed is not None
+            and started_key is not None
+            and (started_key != target or as_pack != started_key.startswith(PACK_PREFIX))
+        ):
             self._abort(started_key, resumed.upload_id)
             resumed = None
             target = key or new_pack_key()
@@ -276,7 +305,8 @@ class Copier:
         def send(file: OpenedFile, entry: Entry) -> Result:
             checks = check_entry(entry, self._rules)
             record, digest, offset = self._sender.send_file(
-                file, entry, target, as_pack, self._uploads, self._note_started, resumed)
+                file, entry, target, as_pack, self._uploads, self._note_started, resumed
+            )
             return self._stored_plain(entry, record, digest, offset, checks)
 
         self._submit(self._readers, lambda: self._guarded(entry, send))
@@ -284,9 +314,12 @@ class Copier:
     def _note_started(self, started: StartedUpload) -> None:
         def note() -> None:
             self._outstanding += 1  # this result answers no submission of its own
-            self._index.execute("INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
-                                (started.key, started.upload_id, started.part_bytes, started.identity))
+            self._index.execute(
+                "INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
+                (started.key, started.upload_id, started.part_bytes, started.identity),
+            )
             self._index.commit()
+
         self._results.put(note)
 
     def _guarded(self, entry: Entry, work: Callable[[OpenedFile, Entry], Result]) -> Result:
@@ -304,14 +337,16 @@ class Copier:
 
     # What becomes of an entry.
 
-    def _stored_plain(self, entry: Entry, record: ObjectRecord, digest: bytes, offset: int | None,
-                      checks: str | None) -> Result:
+    def _stored_plain(
+        self, entry: Entry, record: ObjectRecord, digest: bytes, offset: int | None, checks: str | None
+    ) -> Result:
         def note() -> None:
             self._index.put_object(record)
             self._index.execute("DELETE FROM upload WHERE key=?", (record.key,))
             self._index.set_stored([(digest, record.key, offset, entry.size, checks, entry.path)])
             self._index.commit()
             self._add(self.totals.sent, entry)
+
         return note
 
     def _take_existing(self, entry: Entry, digest: bytes, checks: str | None) -> bool:
@@ -350,13 +385,15 @@ class Copier:
     def _release_own_plain(self, entry: Entry) -> None:
         """Content that goes to a new object leaves the old one as it is; the row just stops pointing there."""
         if entry.object is not None:
-            self._index.execute("UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?",
-                                (entry.path,))
+            self._index.execute(
+                "UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?", (entry.path,)
+            )
 
     def _unreadable(self, entry: Entry, error: OSError) -> None:
         self._index.set_state(entry.path, State.UNREADABLE)
-        self.findings[entry.path] = Finding(shown(plain_path(entry.path)), "the file cannot be read", "its content",
-                                            error.strerror or str(error))
+        self.findings[entry.path] = Finding(
+            shown(plain_path(entry.path)), "the file cannot be read", "its content", error.strerror or str(error)
+        )
 
     @staticmethod
     def _add(totals: dict[int, int], entry: Entry) -> None:
@@ -370,4 +407,5 @@ def _nothing() -> None:
 def _raiser(error: BaseException) -> Result:
     def fail() -> None:
         raise error
+
     return fail

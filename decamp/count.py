@@ -26,8 +26,13 @@ def count_workspace(spec: Spec) -> dict[str, Any]:
     if writers.unseen:
         findings.append(Finding("/proc", f"open files of {writers.unseen} processes cannot be seen", run="run as root"))
     return {
-        "machine_id": identity.machine_id, "host_keys": list(identity.host_keys), "census_sha256": census.sha256,
-        "entries": census.entries, "findings": [finding.document() for finding in findings],
-        "writers": [{"pid": writer.pid, "command": writer.command, "path": shown(writer.path)}
-                    for writer in writers.below(spec.roots)],
+        "machine_id": identity.machine_id,
+        "host_keys": list(identity.host_keys),
+        "census_sha256": census.sha256,
+        "entries": census.entries,
+        "findings": [finding.document() for finding in findings],
+        "writers": [
+            {"pid": writer.pid, "command": writer.command, "path": shown(writer.path)}
+            for writer in writers.below(spec.roots)
+        ],
     }

@@ -29,8 +29,10 @@ class ExistingContent:
         self._store = store
         self._is_attesting = is_attesting
         self._database = sqlite3.connect(":memory:" if not places else "", check_same_thread=False)
-        self._database.execute("CREATE TABLE existing (url TEXT PRIMARY KEY, size INTEGER, etag TEXT, sha256 BLOB, "
-                               "evidence TEXT) WITHOUT ROWID")
+        self._database.execute(
+            "CREATE TABLE existing (url TEXT PRIMARY KEY, size INTEGER, etag TEXT, sha256 BLOB, "
+            "evidence TEXT) WITHOUT ROWID"
+        )
         self._database.execute("CREATE INDEX existing_size ON existing (size)")
         self.is_empty = not places
         self.warnings: list[Finding] = []
@@ -45,15 +47,20 @@ class ExistingContent:
             for item in other.list_objects(prefix):
                 url = f"s3://{bucket}/{item.key}"
                 if not url.startswith(own) and " " not in url and "\n" not in url and "%" not in url:
-                    self._database.execute("INSERT OR REPLACE INTO existing VALUES (?, ?, ?, NULL, NULL)",
-                                           (url, item.size_bytes, item.etag))
+                    self._database.execute(
+                        "INSERT OR REPLACE INTO existing VALUES (?, ?, ?, NULL, NULL)",
+                        (url, item.size_bytes, item.etag),
+                    )
         except StoreFailure as failure:
             self.warnings.append(Finding(place, "the place cannot be listed", "its objects", failure.found))
 
     def has_size(self, size: int) -> bool:
         """Tells whether some object there has this size."""
-        return not self.is_empty and size > 0 and self._database.execute(
-            "SELECT 1 FROM existing WHERE size=? LIMIT 1", (size,)).fetchone() is not None
+        return (
+            not self.is_empty
+            and size > 0
+            and self._database.execute("SELECT 1 FROM existing WHERE size=? LIMIT 1", (size,)).fetchone() is not None
+        )
 
     def find(self, key: str, digest: bytes, size: int) -> ObjectRecord | None:
         """Returns a record that names an object with this very content, or None.
@@ -69,7 +76,8 @@ class ExistingContent:
         name = key.rsplit("/", 1)[-1]
         rows = self._database.execute(
             "SELECT url, etag, sha256, evidence FROM existing WHERE size=? ORDER BY url NOT LIKE '%/' || ?, url",
-            (size, name)).fetchall()
+            (size, name),
+        ).fetchall()
         for url, etag, known, evidence in rows:
             if known is None:
                 known, evidence = self._attest(url, size)

@@ -58,8 +58,9 @@ class Evacuation:
         read_back: read every object back, whatever the store attests.
     """
 
-    def __init__(self, spec: Spec, spec_path: str, store: Store, progress: Progress, *,
-                 read_back: bool = False) -> None:
+    def __init__(
+        self, spec: Spec, spec_path: str, store: Store, progress: Progress, *, read_back: bool = False
+    ) -> None:
         self._spec = spec
         self._spec_path = spec_path
         self._store = store
@@ -92,8 +93,12 @@ class Evacuation:
                     with contextlib.suppress(sqlite3.Error):
                         self._index.close()
             except (sqlite3.OperationalError, OSError) as error:  # entries' own errors are findings by now
-                raise NotSafe(str(path), "the state directory cannot be used", found=str(error),
-                              run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...") from error
+                raise NotSafe(
+                    str(path),
+                    "the state directory cannot be used",
+                    found=str(error),
+                    run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
+                ) from error
         self._progress.finish()
         return self.outcome
 
@@ -152,8 +157,15 @@ class Evacuation:
             self._note_failure(failure)
 
     def _note_failure(self, failure: StoreFailure) -> None:
-        self.outcome.reasons.append(Finding(failure.where, failure.what, failure.expected, failure.found,
-                                            failure.run or "run the same command again"))
+        self.outcome.reasons.append(
+            Finding(
+                failure.where,
+                failure.what,
+                failure.expected,
+                failure.found,
+                failure.run or "run the same command again",
+            )
+        )
         self.outcome.has_store_failed = isinstance(failure, StoreUnreachable)
 
     def _known_traits(self) -> StoreTraits:
@@ -174,10 +186,15 @@ class Evacuation:
         for root, mount in census.mounts_of_roots().items():
             before = earlier.get(root)
             if before and mount and before[:2] != mount[:2]:
-                self.outcome.reasons.append(Finding(
-                    root, "the root is on another filesystem than at the last evacuation",
-                    f"{before[1]} mounted at {before[0]}", f"{mount[1]} mounted at {mount[0]}",
-                    "mount it again, or name the mount point in the spec (mount: ...) if this is meant"))
+                self.outcome.reasons.append(
+                    Finding(
+                        root,
+                        "the root is on another filesystem than at the last evacuation",
+                        f"{before[1]} mounted at {before[0]}",
+                        f"{mount[1]} mounted at {mount[0]}",
+                        "mount it again, or name the mount point in the spec (mount: ...) if this is meant",
+                    )
+                )
 
     def _walk(self, census: Census) -> Changes:
         """Walks, and looks for writers right after: whoever can still change what was counted is found then."""
@@ -191,8 +208,12 @@ class Evacuation:
             # A writer counts for the rest of the run: through a mapping it may have changed, without a new time
             # stamp, what was copied while it was there.
             self._writers.update(dict.fromkeys(writer_findings(self._spec, self._index)))
-            self._standing = [*census.findings, *changes.findings,
-                              *rule_findings(self._spec, census, self.outcome.warnings), *self._writers]
+            self._standing = [
+                *census.findings,
+                *changes.findings,
+                *rule_findings(self._spec, census, self.outcome.warnings),
+                *self._writers,
+            ]
         return changes
 
     def _pending(self) -> tuple[int, int]:
@@ -208,20 +229,31 @@ class Evacuation:
         if self._index.fact(RECEIPT_FACT) != receipt.sha256:
             return False
         tags = {key: tuple(value) for key, value in json.loads(fact).items()}
-        return (not agreement.dropped and not agreement.adopted and not changes.rewritten
-                and self._pending()[0] == 0
-                and all(agreement.tags.get(key) == value for key, value in tags.items())
-                and receipt.census_sha256 == census.sha256 and receipt.spec_sha256 == self._spec.sha256
-                and receipt.machine_id == self._identity.machine_id
-                and receipt.host_keys == self._identity.host_keys)
+        return (
+            not agreement.dropped
+            and not agreement.adopted
+            and not changes.rewritten
+            and self._pending()[0] == 0
+            and all(agreement.tags.get(key) == value for key, value in tags.items())
+            and receipt.census_sha256 == census.sha256
+            and receipt.spec_sha256 == self._spec.sha256
+            and receipt.machine_id == self._identity.machine_id
+            and receipt.host_keys == self._identity.host_keys
+        )
 
     def _tell_pending(self, receipt: Receipt | None) -> None:
         count, size = self._pending()
         self.outcome.reasons.extend(self._standing)
         found = f"{count} files with {size} bytes to prove" if count else "a workspace or archive that changed"
-        self.outcome.reasons.append(Finding(
-            self._store.location.url, "the archive does not hold all of the workspace" if receipt else
-            "there is no receipt that holds", "a receipt that holds now", found, "decamp evacuate, without --dry-run"))
+        self.outcome.reasons.append(
+            Finding(
+                self._store.location.url,
+                "the archive does not hold all of the workspace" if receipt else "there is no receipt that holds",
+                "a receipt that holds now",
+                found,
+                "decamp evacuate, without --dry-run",
+            )
+        )
 
     def _copy_and_prove(self, census: Census) -> None:
         outcome, index = self.outcome, self._index
@@ -232,14 +264,19 @@ class Evacuation:
             index.commit()
             self._store.delete(RECEIPT)
             if self._store.exists(RECEIPT):
-                raise StoreFailure(f"{self._store.location.url}/{RECEIPT}", "the store does not delete the old receipt",
-                                   expected="none", found="the old one",
-                                   run="give these credentials the right to delete it")
+                raise StoreFailure(
+                    f"{self._store.location.url}/{RECEIPT}",
+                    "the store does not delete the old receipt",
+                    expected="none",
+                    found="the old one",
+                    run="give these credentials the right to delete it",
+                )
         has_earlier = index.query("SELECT 1 FROM object LIMIT 1").fetchone() is not None
         if has_earlier:
             index.build_content_lookup()
-        existing = ExistingContent(self._store, self._spec.prefer_existing,
-                                   traits.checks_puts and traits.shows_checksums)
+        existing = ExistingContent(
+            self._store, self._spec.prefer_existing, traits.checks_puts and traits.shows_checksums
+        )
         outcome.warnings.extend(existing.warnings)
         with Copier(self._store, index, self._spec.rules, traits, existing, self._progress, has_earlier) as copier:
             copier.adopt_uploads()
@@ -268,8 +305,18 @@ class Evacuation:
                 self._proving().write_tags(traits)
 
     def _proving(self) -> Proving:
-        return Proving(self._spec, self._spec_path, self._store, self._index, self._identity, self._mounts,
-                       self._progress, self.outcome, self._read_back, self._started_at)
+        return Proving(
+            self._spec,
+            self._spec_path,
+            self._store,
+            self._index,
+            self._identity,
+            self._mounts,
+            self._progress,
+            self.outcome,
+            self._read_back,
+            self._started_at,
+        )
 
     def _copy_round(self, copier: Copier) -> None:
         with self._phase("copy"):
@@ -285,7 +332,8 @@ class Evacuation:
     def _wait_for_tick(self) -> None:
         """Lets the clock that stamps files move on, so that a change after the walk cannot carry an old stamp."""
         coarse = self._index.query(
-            f"SELECT 1 FROM entry WHERE state={int(State.PENDING)} AND ctime_ns % 1000000000 = 0 LIMIT 1").fetchone()
+            f"SELECT 1 FROM entry WHERE state={int(State.PENDING)} AND ctime_ns % 1000000000 = 0 LIMIT 1"
+        ).fetchone()
         time.sleep(_COARSE_TICK_S if coarse else _TICK_S)
 
     def _note_totals(self, copier: Copier) -> None:
@@ -297,13 +345,25 @@ class Evacuation:
         """Says which entries did not come to rest, and at worst that none could be named."""
         unsettled = list(self._index.entries(f"state={int(State.PENDING)} ORDER BY path LIMIT {_SHOWN_CHANGED}"))
         for entry in unsettled:
-            self.outcome.reasons.append(Finding(shown(plain_path(entry.path)), "the file changed while it was copied",
-                                                f"no change within {ROUNDS} rounds", "another size, time or content",
-                                                "stop what writes to it and run again"))
+            self.outcome.reasons.append(
+                Finding(
+                    shown(plain_path(entry.path)),
+                    "the file changed while it was copied",
+                    f"no change within {ROUNDS} rounds",
+                    "another size, time or content",
+                    "stop what writes to it and run again",
+                )
+            )
         if not self.outcome.reasons:
-            self.outcome.reasons.append(Finding(
-                self._store.location.url, "the workspace or the store changed during every round", "no change",
-                "changes", "stop what writes and run again"))
+            self.outcome.reasons.append(
+                Finding(
+                    self._store.location.url,
+                    "the workspace or the store changed during every round",
+                    "no change",
+                    "changes",
+                    "stop what writes and run again",
+                )
+            )
 
 
 @contextlib.contextmanager
@@ -312,6 +372,9 @@ def _locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise BusyIndex(str(path), "another evacuation of this archive is running here",
-                            run="wait for it to end, then run again") from error
+            raise BusyIndex(
+                str(path),
+                "another evacuation of this archive is running here",
+                run="wait for it to end, then run again",
+            ) from error
         yield

@@ -40,8 +40,13 @@ class ContentSource:
         found = hashlib.sha256(body).digest()
         if found == record.sha256:
             return body, None
-        return body, Finding(f"{self._store.location.url}/{record.key}", "the object's content was changed",
-                             f"sha256 {record.sha256.hex()}", found.hex(), _LOOK)
+        return body, Finding(
+            f"{self._store.location.url}/{record.key}",
+            "the object's content was changed",
+            f"sha256 {record.sha256.hex()}",
+            found.hex(),
+            _LOOK,
+        )
 
     def pieces(self, record: ObjectRecord, offset: int, size: int) -> Iterator[bytes]:
         """Yields `size` bytes of an object from `offset` on; ends early where the store has no more.
@@ -55,8 +60,9 @@ class ContentSource:
         try:
             while True:
                 while len(waiting) < _AHEAD and (start := next(starts, None)) is not None:
-                    waiting.append(self._pool.submit(_fetch, store, key, start,
-                                                     min(start + _PIECE_BYTES, offset + size)))
+                    waiting.append(
+                        self._pool.submit(_fetch, store, key, start, min(start + _PIECE_BYTES, offset + size))
+                    )
                 if not waiting:
                     return
                 yield waiting.popleft().result()

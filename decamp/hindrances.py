@@ -29,8 +29,13 @@ def rule_findings(spec: Spec, census: Census, warnings: list[Finding]) -> list[F
     for number, rule in enumerate(spec.rules):
         if number in matched or rule.optional or rule.tier == TIERS[2]:
             continue
-        finding = Finding(rule.match, "the rule names data to keep and matches nothing", "at least one entry", "none",
-                          "correct the pattern, or mark the rule: optional: true")
+        finding = Finding(
+            rule.match,
+            "the rule names data to keep and matches nothing",
+            "at least one entry",
+            "none",
+            "correct the pattern, or mark the rule: optional: true",
+        )
         if rule.tier == TIERS[0] or rule.check is not None:
             findings.append(finding)
         elif finding not in warnings:
@@ -48,12 +53,19 @@ def writer_findings(spec: Spec, index: Index) -> list[Finding]:
     writers = find_writers()
     findings = []
     if writers.unseen:
-        findings.append(Finding("/proc", f"open files of {writers.unseen} processes cannot be seen",
-                                "to see every process's open files", f"user id {os.geteuid()}", "run as root"))
+        findings.append(
+            Finding(
+                "/proc",
+                f"open files of {writers.unseen} processes cannot be seen",
+                "to see every process's open files",
+                f"user id {os.geteuid()}",
+                "run as root",
+            )
+        )
     found: dict[bytes, Writer] = {writer.path: writer for writer in writers.below(spec.roots)}
     inodes = [signed(inode) for _, inode in writers.by_identity]
     for start in range(0, len(inodes), _QUERY_LIMIT):
-        part = inodes[start:start + _QUERY_LIMIT]
+        part = inodes[start : start + _QUERY_LIMIT]
         for entry in index.entries(f"ino IN ({','.join('?' * len(part))}) AND kind=0", part):
             path = plain_path(entry.path)
             with contextlib.suppress(OSError):
@@ -65,6 +77,13 @@ def writer_findings(spec: Spec, index: Index) -> list[Finding]:
         counted = next(index.entries("path=?", (sort_key(path),)), None)
         if counted is not None and counted.state == State.LEFT_BEHIND:
             continue
-        findings.append(Finding(shown(path), "the file is open for writing", "no writer",
-                                f"process {writer.pid} ({writer.command})", "stop the process and run again"))
+        findings.append(
+            Finding(
+                shown(path),
+                "the file is open for writing",
+                "no writer",
+                f"process {writer.pid} ({writer.command})",
+                "stop the process and run again",
+            )
+        )
     return findings

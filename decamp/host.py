@@ -9,9 +9,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR
-_KERNEL_FILESYSTEMS = frozenset((
-    "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs", "bpf", "mqueue",
-    "hugetlbfs", "configfs", "fusectl", "pstore", "efivarfs", "binfmt_misc", "rpc_pipefs", "nsfs", "selinuxfs"))
+_KERNEL_FILESYSTEMS = frozenset(
+    (
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "securityfs",
+        "debugfs",
+        "tracefs",
+        "bpf",
+        "mqueue",
+        "hugetlbfs",
+        "configfs",
+        "fusectl",
+        "pstore",
+        "efivarfs",
+        "binfmt_misc",
+        "rpc_pipefs",
+        "nsfs",
+        "selinuxfs",
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +87,11 @@ class Writers:
     def below(self, roots: tuple[bytes, ...]) -> list[Writer]:
         """Returns the writers of files whose path, as the kernel tells it, lies below one of the roots."""
         prefixes = tuple(root.rstrip(b"/") + b"/" for root in roots)
-        return [writer for writer in self.by_identity.values()
-                if writer.path.startswith(prefixes) and not writer.path.endswith(b" (deleted)")]
+        return [
+            writer
+            for writer in self.by_identity.values()
+            if writer.path.startswith(prefixes) and not writer.path.endswith(b" (deleted)")
+        ]
 
 
 def find_writers() -> Writers:

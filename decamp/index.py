@@ -38,8 +38,9 @@ CREATE TABLE upload (
     WITHOUT ROWID;
 """
 ENTRY_COLUMNS = Entry._fields
-_INSERT_ENTRY = (f"INSERT OR REPLACE INTO entry ({', '.join(ENTRY_COLUMNS)}) "
-                 f"VALUES ({', '.join('?' * len(ENTRY_COLUMNS))})")
+_INSERT_ENTRY = (
+    f"INSERT OR REPLACE INTO entry ({', '.join(ENTRY_COLUMNS)}) VALUES ({', '.join('?' * len(ENTRY_COLUMNS))})"
+)
 _SELECT_ENTRY = f"SELECT {', '.join(ENTRY_COLUMNS)} FROM entry"
 _SIGNED_LIMIT = 1 << 63
 
@@ -136,8 +137,9 @@ class Index:
     def snapshot(self) -> sqlite3.Connection:
         """A second connection that sees what is committed now and is not disturbed by later writes."""
         self.commit()
-        connection = sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, isolation_level=None,
-                                     check_same_thread=False)
+        connection = sqlite3.connect(
+            f"file:{self.path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
         connection.execute("PRAGMA cache_size=-4096")
         return connection
 
@@ -178,8 +180,12 @@ class Index:
         """Yields lists of matching entries by path; entries may be changed between two lists."""
         last = b""
         while True:
-            rows = [_entry(row) for row in self._connection.execute(
-                f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size))]
+            rows = [
+                _entry(row)
+                for row in self._connection.execute(
+                    f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size)
+                )
+            ]
             if not rows:
                 return
             last = rows[-1].path
@@ -190,7 +196,9 @@ class Index:
         self._begin()
         self._connection.executemany(
             f"UPDATE entry SET state={int(State.PROVEN)}, sha256=?, object=?, offset=?, stored_size=?, checks=? "
-            "WHERE path=?", rows)
+            "WHERE path=?",
+            rows,
+        )
 
     def forget_content(self, path: bytes, key: str) -> None:
         """Says that an entry's object is about to be written anew, so that nobody relies on what it held."""
@@ -208,10 +216,14 @@ class Index:
         linked = f"kind={kind} AND nlink>1 AND state NOT IN ({left}, {gone})"
         self.execute("DROP TABLE IF EXISTS temp.first_name")
         self.execute("CREATE TEMP TABLE first_name (dev INTEGER, ino INTEGER, path BLOB, PRIMARY KEY (dev, ino))")
-        self.execute(f"INSERT INTO first_name SELECT dev, ino, min(path) FROM entry WHERE {linked} "
-                     "GROUP BY dev, ino HAVING count(*) > 1")
-        self.execute(f"UPDATE entry SET hardlink=f.path FROM first_name f WHERE {linked} "
-                     "AND entry.dev=f.dev AND entry.ino=f.ino AND entry.path!=f.path")
+        self.execute(
+            f"INSERT INTO first_name SELECT dev, ino, min(path) FROM entry WHERE {linked} "
+            "GROUP BY dev, ino HAVING count(*) > 1"
+        )
+        self.execute(
+            f"UPDATE entry SET hardlink=f.path FROM first_name f WHERE {linked} "
+            "AND entry.dev=f.dev AND entry.ino=f.ino AND entry.path!=f.path"
+        )
         self.execute("DROP TABLE temp.first_name")
 
     def settle_hard_links(self) -> None:
@@ -219,7 +231,9 @@ class Index:
         self.execute(
             "UPDATE entry SET (state, sha256, object, offset, stored_size, checks, check_id) = "
             "(SELECT f.state, f.sha256, f.object, f.offset, f.stored_size, f.checks, f.check_id FROM entry f "
-            "WHERE f.path=entry.hardlink) WHERE hardlink IS NOT NULL AND state!=?", (int(State.GONE),))
+            "WHERE f.path=entry.hardlink) WHERE hardlink IS NOT NULL AND state!=?",
+            (int(State.GONE),),
+        )
 
     def build_content_lookup(self) -> None:
         """Makes find_content quick; worth its while only where there is earlier content to find."""
@@ -228,16 +242,21 @@ class Index:
 
     def find_content(self, sha256: bytes, size: int) -> tuple[str, int | None] | None:
         """Returns object key and offset of content that the bag holds already, or None; see build_content_lookup."""
-        row = self.query("SELECT object, offset FROM entry WHERE sha256=? AND object IS NOT NULL AND stored_size=? "
-                         "ORDER BY offset IS NULL LIMIT 1", (sha256, size)).fetchone()
+        row = self.query(
+            "SELECT object, offset FROM entry WHERE sha256=? AND object IS NOT NULL AND stored_size=? "
+            "ORDER BY offset IS NULL LIMIT 1",
+            (sha256, size),
+        ).fetchone()
         if row is not None:
             return row[0], row[1]
         return None
 
     def has_content_of_size(self, size: int) -> bool:
         """Tells whether hashing a file of this size before it is sent could save sending it."""
-        return self.query("SELECT 1 FROM entry WHERE stored_size=? AND object IS NOT NULL LIMIT 1",
-                          (size,)).fetchone() is not None
+        return (
+            self.query("SELECT 1 FROM entry WHERE stored_size=? AND object IS NOT NULL LIMIT 1", (size,)).fetchone()
+            is not None
+        )
 
     def is_referred_to(self, key: str, besides: bytes) -> bool:
         """Tells whether an entry other than the given one keeps its content in the object."""
@@ -247,25 +266,29 @@ class Index:
     # Objects.
 
     def put_object(self, record: ObjectRecord) -> None:
-        self.execute("INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?, ?, ?)",
-                     (record.key, record.size, record.sha256, record.etag, record.checksum, record.url,
-                      record.evidence))
+        self.execute(
+            "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (record.key, record.size, record.sha256, record.etag, record.checksum, record.url, record.evidence),
+        )
 
     def objects(self) -> Iterator[ObjectRecord]:
         for row in self.query("SELECT key, size, sha256, etag, checksum, url, evidence FROM object ORDER BY key"):
             yield ObjectRecord(*row)
 
     def object(self, key: str) -> ObjectRecord | None:
-        row = self.query("SELECT key, size, sha256, etag, checksum, url, evidence FROM object WHERE key=?",
-                         (key,)).fetchone()
+        row = self.query(
+            "SELECT key, size, sha256, etag, checksum, url, evidence FROM object WHERE key=?", (key,)
+        ).fetchone()
         return ObjectRecord(*row) if row else None
 
     def drop_object(self, key: str) -> None:
         """Forgets an object that the store does not have as it was: what lay in it is to be proven again."""
         self.execute("DELETE FROM object WHERE key=?", (key,))
-        self.execute("UPDATE entry SET state=?, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
-                     "WHERE object=? AND state IN (?, ?)",
-                     (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)))
+        self.execute(
+            "UPDATE entry SET state=?, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
+            "WHERE object=? AND state IN (?, ?)",
+            (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)),
+        )
 
 
 def signed(value: int) -> int:
@@ -284,7 +307,7 @@ _MTIME = ENTRY_COLUMNS.index("mtime_ns")
 def _row(entry: Entry) -> tuple[object, ...]:
     if -_SIGNED_LIMIT <= entry.mtime_ns < _SIGNED_LIMIT:
         return entry
-    return (*entry[:_MTIME], stored_ns(entry.mtime_ns), *entry[_MTIME + 1:])
+    return (*entry[:_MTIME], stored_ns(entry.mtime_ns), *entry[_MTIME + 1 :])
 
 
 def _entry(row: tuple[Any, ...]) -> Entry:
@@ -313,11 +336,19 @@ def index_path(store_url: str, endpoint_url: str | None, roots: tuple[bytes, ...
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         real = os.fsencode(directory.resolve())
     except OSError as error:
-        raise BadInput(str(directory), "the state directory cannot be made", found=error.strerror or str(error),
-                       run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...") from error
+        raise BadInput(
+            str(directory),
+            "the state directory cannot be made",
+            found=error.strerror or str(error),
+            run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
+        ) from error
     for root in roots:
         if real == root or real.startswith(root.rstrip(b"/") + b"/"):
-            raise BadInput(str(directory), "the state directory lies inside the workspace",
-                           expected="a directory outside of it", run="DECAMP_STATE_DIR=/dev/shm/decamp decamp ...")
+            raise BadInput(
+                str(directory),
+                "the state directory lies inside the workspace",
+                expected="a directory outside of it",
+                run="DECAMP_STATE_DIR=/dev/shm/decamp decamp ...",
+            )
     name = hashlib.sha256(f"{endpoint_url or ''} {store_url}".encode()).hexdigest()[:32]
     return directory / f"{name}.sqlite"

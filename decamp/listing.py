@@ -14,8 +14,15 @@ from decamp.receipt import MissingReceipt, Receipt, read_receipt
 from decamp.rules import TIERS
 from decamp.store.client import Store
 
-_LETTERS = {Kind.FILE: "-", Kind.DIRECTORY: "d", Kind.SYMLINK: "l", Kind.SOCKET: "s", Kind.FIFO: "p",
-            Kind.BLOCK_DEVICE: "b", Kind.CHARACTER_DEVICE: "c"}
+_LETTERS = {
+    Kind.FILE: "-",
+    Kind.DIRECTORY: "d",
+    Kind.SYMLINK: "l",
+    Kind.SOCKET: "s",
+    Kind.FIFO: "p",
+    Kind.BLOCK_DEVICE: "b",
+    Kind.CHARACTER_DEVICE: "c",
+}
 
 
 def list_bag(store: Store, take: Callable[[Entry], None]) -> Receipt | None:
@@ -48,5 +55,7 @@ def entry_row(entry: Entry) -> str:
     stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.mtime_ns // 1_000_000_000))
     arrow = f" -> {shown(entry.link)}" if entry.link is not None else ""
     state = str(entry_document(entry, ())["state"])
-    return (f"{_LETTERS[kind]}{entry.mode:04o} {TIERS[entry.tier]:<13} {state:<11} {entry.size:>14,} {stamp} "
-            f"{shown(plain_path(entry.path))}{arrow}")
+    return (
+        f"{_LETTERS[kind]}{entry.mode:04o} {TIERS[entry.tier]:<13} {state:<11} {entry.size:>14,} {stamp} "
+        f"{shown(plain_path(entry.path))}{arrow}"
+    )

@@ -23,8 +23,9 @@ PROGRESS_FACT = "in_progress"
 _BATCH = 2000
 
 
-def recall(store: Store, index: Index, rules: tuple[Rule, ...], identity: HostIdentity,
-           warnings: list[Finding]) -> Receipt | None:
+def recall(
+    store: Store, index: Index, rules: tuple[Rule, ...], identity: HostIdentity, warnings: list[Finding]
+) -> Receipt | None:
     """Makes the index say what the bag says; returns the bag's receipt where it has a good one.
 
     Afterwards an entry is PROVEN only when it was proven on this very machine, and only until the walk finds it
@@ -42,18 +43,27 @@ def recall(store: Store, index: Index, rules: tuple[Rule, ...], identity: HostId
     if body is None and index.fact(PROGRESS_FACT) == identity.machine_id + ":":
         return None
     index.clear()
-    trusted = (receipt is not None and receipt.machine_id == identity.machine_id != ""
-               and receipt.store_url == store.location.url)
+    trusted = (
+        receipt is not None
+        and receipt.machine_id == identity.machine_id != ""
+        and receipt.store_url == store.location.url
+    )
     try:
         load_bag(store, index, rules, receipt)
     except (DamagedArchive, ValueError) as damage:
         index.clear()
-        warnings.append(Finding(store.location.url, "the archive's own records are damaged; everything is read anew",
-                                found=str(damage)[:300]))
+        warnings.append(
+            Finding(
+                store.location.url,
+                "the archive's own records are damaged; everything is read anew",
+                found=str(damage)[:300],
+            )
+        )
         return None
     if not trusted:
-        index.execute("UPDATE entry SET state=? WHERE kind=? AND state=?",
-                      (int(State.PENDING), int(Kind.FILE), int(State.PROVEN)))
+        index.execute(
+            "UPDATE entry SET state=? WHERE kind=? AND state=?", (int(State.PENDING), int(Kind.FILE), int(State.PROVEN))
+        )
         index.commit()
         return None
     return receipt
@@ -88,9 +98,11 @@ def load_bag(store: Store, index: Index, rules: tuple[Rule, ...], receipt: Recei
     _read_lines(store, index, ENTRIES, digests, take_entry)
     index.put_entries(batch)
     # Without a receipt the two files can be of different runs: content counts only where both agree.
-    lost = (f"UPDATE entry SET state=CASE WHEN kind={int(Kind.FILE)} AND state={int(State.PROVEN)} "
-            f"THEN {int(State.PENDING)} ELSE state END, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
-            "WHERE object IS NOT NULL AND ")
+    lost = (
+        f"UPDATE entry SET state=CASE WHEN kind={int(Kind.FILE)} AND state={int(State.PROVEN)} "
+        f"THEN {int(State.PENDING)} ELSE state END, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
+        "WHERE object IS NOT NULL AND "
+    )
     index.execute(lost + "object NOT IN (SELECT key FROM object)")
     index.execute(lost + "offset IS NULL AND sha256 IS NOT (SELECT o.sha256 FROM object o WHERE o.key=entry.object)")
     index.commit()
@@ -102,12 +114,17 @@ def _tag_digests(store: Store, receipt: Receipt | None) -> dict[str, str] | None
     try:
         body = store.get_bytes(TAG_MANIFEST)
     except StoreRefusal as refusal:
-        raise DamagedArchive(f"{store.location.url}/{TAG_MANIFEST}", "the tag manifest cannot be read",
-                             found=refusal.found) from refusal
+        raise DamagedArchive(
+            f"{store.location.url}/{TAG_MANIFEST}", "the tag manifest cannot be read", found=refusal.found
+        ) from refusal
     found = hashlib.sha256(body).hexdigest()
     if found != receipt.tag_manifest_sha256:
-        raise DamagedArchive(f"{store.location.url}/{TAG_MANIFEST}", "the tag manifest was changed",
-                             expected=f"sha256 {receipt.tag_manifest_sha256}", found=found)
+        raise DamagedArchive(
+            f"{store.location.url}/{TAG_MANIFEST}",
+            "the tag manifest was changed",
+            expected=f"sha256 {receipt.tag_manifest_sha256}",
+            found=found,
+        )
     return parse_manifest(body)
 
 
@@ -117,8 +134,9 @@ def parse_manifest(body: bytes) -> dict[str, str]:
     return {name: digest for digest, name in lines}
 
 
-def _read_lines(store: Store, index: Index, key: str, digests: dict[str, str] | None,
-                take: Callable[[bytes], None]) -> bool:
+def _read_lines(
+    store: Store, index: Index, key: str, digests: dict[str, str] | None, take: Callable[[bytes], None]
+) -> bool:
     path = Path(f"{index.path}.{key.rsplit('/', 1)[-1]}")
     try:
         try:
@@ -130,8 +148,12 @@ def _read_lines(store: Store, index: Index, key: str, digests: dict[str, str] | 
                 raise DamagedArchive(f"{store.location.url}/{key}", "a file of the archive is missing") from refusal
             return False
         if digests is not None and digests.get(key) != found:
-            raise DamagedArchive(f"{store.location.url}/{key}", "a file of the archive was changed",
-                                 expected=f"sha256 {digests.get(key)}", found=found)
+            raise DamagedArchive(
+                f"{store.location.url}/{key}",
+                "a file of the archive was changed",
+                expected=f"sha256 {digests.get(key)}",
+                found=found,
+            )
         with open(path, "rb") as file:
             for line in file:
                 take(line)

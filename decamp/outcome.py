@@ -61,12 +61,23 @@ class Outcome:
     def document(self) -> dict[str, Any]:
         """The JSON of `decamp evacuate --json`; docs/exit-codes.md describes it."""
         return {
-            "verdict": self.verdict, "node": self.node, "store": self.store, "receipt": self.receipt,
-            "unchanged": self.is_unchanged, "dry_run": self.is_dry_run,
+            "verdict": self.verdict,
+            "node": self.node,
+            "store": self.store,
+            "receipt": self.receipt,
+            "unchanged": self.is_unchanged,
+            "dry_run": self.is_dry_run,
             "reasons": [finding.document() for finding in self.reasons],
             "warnings": [finding.document() for finding in self.warnings],
             "marked": [finding.document() for finding in self.marked],
-            "tiers": {name: {"entries": tier.entries, "bytes": tier.bytes, "sent_bytes": tier.sent_bytes,
-                             "already_there": tier.already_there} for name, tier in self.tiers.items()},
+            "tiers": {
+                name: {
+                    "entries": tier.entries,
+                    "bytes": tier.bytes,
+                    "sent_bytes": tier.sent_bytes,
+                    "already_there": tier.already_there,
+                }
+                for name, tier in self.tiers.items()
+            },
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

@@ -80,8 +80,9 @@ class Placer:
             except OSError as error:
                 self._warn(path, "the directory's mode or times cannot be set", error)
 
-    def place_file(self, entry: Entry, pieces: Iterator[bytes | memoryview],
-                   on_bytes: Callable[[int], None]) -> str | None:
+    def place_file(
+        self, entry: Entry, pieces: Iterator[bytes | memoryview], on_bytes: Callable[[int], None]
+    ) -> str | None:
         """Writes a file and gives it its name when its digest is right; returns what was found instead, or None."""
         path = plain_path(entry.path)
         directory = os.path.dirname(path)
@@ -161,16 +162,18 @@ class Placer:
         if self._is_root:
             os.chown(target, entry.uid, entry.gid)
         else:
-            self._warn(plain_path(entry.path), "the owner cannot be set",
-                       PermissionError(1, f"not root: owner {entry.uid}:{entry.gid}"))
+            self._warn(
+                plain_path(entry.path),
+                "the owner cannot be set",
+                PermissionError(1, f"not root: owner {entry.uid}:{entry.gid}"),
+            )
 
     def _set_xattrs(self, target: int | bytes, entry: Entry) -> None:
         if not entry.xattrs:
             return
         for name, value in json.loads(entry.xattrs).items():
             try:
-                os.setxattr(target, name, base64.b64decode(value),
-                            follow_symlinks=isinstance(target, int))
+                os.setxattr(target, name, base64.b64decode(value), follow_symlinks=isinstance(target, int))
             except OSError as error:
                 self._warn(plain_path(entry.path), f"the attribute {name} cannot be set", error)
 
@@ -183,15 +186,15 @@ class Placer:
 def _write(descriptor: int, piece: bytes | memoryview) -> None:
     view = memoryview(piece)
     while view:
-        view = view[os.write(descriptor, view):]
+        view = view[os.write(descriptor, view) :]
 
 
 def _write_sparse(descriptor: int, piece: bytes | memoryview) -> None:
     """Writes a piece and leaves a hole for each block of zeros. Pieces start at multiples of the block's size."""
     view = memoryview(piece)
     for start in range(0, len(view), _BLOCK_BYTES):
-        block = view[start:start + _BLOCK_BYTES]
-        if block == _ZEROS[:len(block)]:
+        block = view[start : start + _BLOCK_BYTES]
+        if block == _ZEROS[: len(block)]:
             os.lseek(descriptor, len(block), os.SEEK_CUR)
         else:
             _write(descriptor, block)

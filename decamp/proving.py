@@ -55,8 +55,9 @@ class Proving:
     read_back: bool
     started_at: str
 
-    def prove(self, census: Census, standing: list[Finding], unreadable: dict[bytes, Finding],
-              traits: StoreTraits) -> bool:
+    def prove(
+        self, census: Census, standing: list[Finding], unreadable: dict[bytes, Finding], traits: StoreTraits
+    ) -> bool:
         """Proves what the last copy brought about, and writes the receipt when nothing stands against it.
 
         Args:
@@ -70,8 +71,10 @@ class Proving:
         """
         outcome, index = self.outcome, self.index
         refusing, outcome.marked = failed_checks(index, self.spec.rules)
-        unread = [unreadable.get(entry.path) or Finding(shown(plain_path(entry.path)), "the entry cannot be read")
-                  for entry in index.entries(f"state={int(State.UNREADABLE)}")]
+        unread = [
+            unreadable.get(entry.path) or Finding(shown(plain_path(entry.path)), "the entry cannot be read")
+            for entry in index.entries(f"state={int(State.UNREADABLE)}")
+        ]
         self.progress.start("prove")
         tags, tag_manifest_sha256 = self.write_tags(traits)
         agreement = agree(self.store, index, lambda: traits)
@@ -112,28 +115,47 @@ class Proving:
             store, key = self.store.elsewhere(record.url) if record.url else (self.store, record.key)
             digest, size = read_digest(store, key, self.progress.advance)
             if (digest, size) != (record.sha256, record.size):
-                self.outcome.reasons.append(Finding(
-                    f"{self.store.location.url}/{record.key}", "the store holds something else than was sent",
-                    f"{record.size} bytes, sha256 {record.sha256.hex()}", f"{size} bytes, sha256 {digest.hex()}",
-                    "the same command again: it sends the object anew"))
+                self.outcome.reasons.append(
+                    Finding(
+                        f"{self.store.location.url}/{record.key}",
+                        "the store holds something else than was sent",
+                        f"{record.size} bytes, sha256 {record.sha256.hex()}",
+                        f"{size} bytes, sha256 {digest.hex()}",
+                        "the same command again: it sends the object anew",
+                    )
+                )
                 self.index.drop_object(record.key)
         self.index.commit()
 
     def _write_receipt(self, census: Census, tags: TagFiles, tag_manifest_sha256: str, traits: StoreTraits) -> None:
         outcome, index, store = self.outcome, self.index, self.store
-        evidence = {row[0]: {"objects": row[1], "bytes": row[2]} for row in index.query(
-            "SELECT evidence, count(*), sum(size) FROM object GROUP BY evidence")}
+        evidence = {
+            row[0]: {"objects": row[1], "bytes": row[2]}
+            for row in index.query("SELECT evidence, count(*), sum(size) FROM object GROUP BY evidence")
+        }
         document: dict[str, Any] = {
-            "format": FORMAT, "software": f"decamp {decamp.__version__}", "verdict": SAFE,
-            "node": store.location.node, "store": store.location.url,
+            "format": FORMAT,
+            "software": f"decamp {decamp.__version__}",
+            "verdict": SAFE,
+            "node": store.location.node,
+            "store": store.location.url,
             "host": {"machine_id": self.identity.machine_id, "host_keys": list(self.identity.host_keys)},
-            "started_at": self.started_at, "finished_at": utc_now(), "spec": self.spec.document,
-            "spec_path": self.spec_path, "spec_sha256": self.spec.sha256, "mounts": census.mounts_of_roots(),
-            "census_sha256": census.sha256, "entries": census.entries,
-            "manifest_sha256": tags.digests["manifest-sha256.txt"], "tag_manifest_sha256": tag_manifest_sha256,
+            "started_at": self.started_at,
+            "finished_at": utc_now(),
+            "spec": self.spec.document,
+            "spec_path": self.spec_path,
+            "spec_sha256": self.spec.sha256,
+            "mounts": census.mounts_of_roots(),
+            "census_sha256": census.sha256,
+            "entries": census.entries,
+            "manifest_sha256": tags.digests["manifest-sha256.txt"],
+            "tag_manifest_sha256": tag_manifest_sha256,
             "totals": {name: {"entries": tier.entries, "bytes": tier.bytes} for name, tier in outcome.tiers.items()},
-            "left_behind": left_behind(index, self.spec), "evidence": evidence, "read_back": self.read_back,
-            "store_traits": traits.document(), "checks": check_summary(index),
+            "left_behind": left_behind(index, self.spec),
+            "evidence": evidence,
+            "read_back": self.read_back,
+            "store_traits": traits.document(),
+            "checks": check_summary(index),
             "marked": [finding.document() for finding in outcome.marked],
             "warnings": [finding.document() for finding in outcome.warnings],
         }
@@ -142,8 +164,12 @@ class Proving:
         stored = store.get_bytes(RECEIPT)
         if stored != body:
             store.delete(RECEIPT)
-            raise StoreFailure(f"{store.location.url}/{RECEIPT}", "the store does not keep what it is given",
-                               expected=f"{len(body)} bytes as sent", found=f"{len(stored)} other bytes")
+            raise StoreFailure(
+                f"{store.location.url}/{RECEIPT}",
+                "the store does not keep what it is given",
+                expected=f"{len(body)} bytes as sent",
+                found=f"{len(stored)} other bytes",
+            )
         index.set_fact(RECEIPT_FACT, parse_receipt(body, store.location.url).sha256)
         index.set_fact(TAGS_FACT, json.dumps(tags.stored))
         index.set_fact(PROGRESS_FACT, None)

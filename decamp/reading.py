@@ -49,8 +49,12 @@ class OpenedFile:
     def confirm(self) -> None:
         """Raises EntryChanged unless the file is still as the census saw it."""
         status, entry = os.fstat(self._descriptor), self._entry
-        if (status.st_ctime_ns != entry.ctime_ns or status.st_mtime_ns != entry.mtime_ns
-                or status.st_size != entry.size or signed(status.st_ino) != entry.ino):
+        if (
+            status.st_ctime_ns != entry.ctime_ns
+            or status.st_mtime_ns != entry.mtime_ns
+            or status.st_size != entry.size
+            or signed(status.st_ino) != entry.ino
+        ):
             raise EntryChanged
 
     def read_all(self) -> bytes:
@@ -82,7 +86,7 @@ class OpenedFile:
         view = memoryview(bytearray(min(buffer_bytes, max(self._entry.size, 1))))
         left = self._entry.size
         while left:
-            piece = view[:min(left, len(view))]
+            piece = view[: min(left, len(view))]
             self.read_into(piece)
             digest.update(piece)
             left -= len(piece)

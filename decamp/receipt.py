@@ -26,8 +26,13 @@ class MissingReceipt(DamagedArchive):
     """The bag has no receipt: no evacuation of it has ended SAFE since it last changed."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, "there is no receipt, so nothing is proven", expected=RECEIPT, found="none",
-                         run="decamp evacuate SPEC --store " + url)
+        super().__init__(
+            url,
+            "there is no receipt, so nothing is proven",
+            expected=RECEIPT,
+            found="none",
+            run="decamp evacuate SPEC --store " + url,
+        )
 
 
 class DamagedReceipt(DamagedArchive):
@@ -110,8 +115,10 @@ class Receipt:
             signers, signature_file = Path(directory, "signers"), Path(directory, "signature")
             signers.write_text(f"node {host_key}\n", encoding="utf-8")
             signature_file.write_text(signature, encoding="ascii", errors="replace")
-            done = _ssh_keygen(["-Y", "verify", "-f", str(signers), "-I", "node", "-n", _NAMESPACE,
-                                "-s", str(signature_file)], _canonical(self.document))
+            done = _ssh_keygen(
+                ["-Y", "verify", "-f", str(signers), "-I", "node", "-n", _NAMESPACE, "-s", str(signature_file)],
+                _canonical(self.document),
+            )
         return done is not None and done.returncode == 0
 
 
@@ -146,14 +153,32 @@ def parse_receipt(body: bytes, url: str) -> Receipt:
         found = document.get("receipt_sha256")
         expected = hashlib.sha256(_canonical(document)).hexdigest()
         if document.get("format") != FORMAT:
-            raise DamagedReceipt(f"{url}/{RECEIPT}", "the receipt's format is unknown", expected=FORMAT,
-                                 found=str(document.get("format")))
+            raise DamagedReceipt(
+                f"{url}/{RECEIPT}",
+                "the receipt's format is unknown",
+                expected=FORMAT,
+                found=str(document.get("format")),
+            )
         if found != expected:
-            raise DamagedReceipt(f"{url}/{RECEIPT}", "the receipt was changed", expected=f"sha256 {expected}",
-                                 found=str(found))
+            raise DamagedReceipt(
+                f"{url}/{RECEIPT}", "the receipt was changed", expected=f"sha256 {expected}", found=str(found)
+            )
         receipt = Receipt(document, hashlib.sha256(body).hexdigest())
-        for name in ("node", "store_url", "verdict", "machine_id", "host_keys", "census_sha256", "manifest_sha256",
-                     "tag_manifest_sha256", "spec", "spec_path", "spec_sha256", "finished_at", "totals"):
+        for name in (
+            "node",
+            "store_url",
+            "verdict",
+            "machine_id",
+            "host_keys",
+            "census_sha256",
+            "manifest_sha256",
+            "tag_manifest_sha256",
+            "spec",
+            "spec_path",
+            "spec_sha256",
+            "finished_at",
+            "totals",
+        ):
             getattr(receipt, name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedReceipt(f"{url}/{RECEIPT}", "the receipt is damaged", found=str(error)) from error
@@ -177,6 +202,10 @@ def read_receipt(store: Store) -> Receipt:
         raise MissingReceipt(store.location.url)
     receipt = parse_receipt(body, store.location.url)
     if receipt.store_url != store.location.url or receipt.verdict != "SAFE":
-        raise DamagedReceipt(f"{store.location.url}/{RECEIPT}", "the receipt is of another archive",
-                             expected=f"{store.location.url}, SAFE", found=f"{receipt.store_url}, {receipt.verdict}")
+        raise DamagedReceipt(
+            f"{store.location.url}/{RECEIPT}",
+            "the receipt is of another archive",
+            expected=f"{store.location.url}, SAFE",
+            found=f"{receipt.store_url}, {receipt.verdict}",
+        )
     return receipt

@@ -73,14 +73,26 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
         known = row if row is not None and row[0] == key else None
         if known is not None:
             row = rows.fetchone()
-            if (known[12] in _SETTLED and known[2] == seen.tier and known[6] == stored_ns(status.st_mtime_ns)
-                    and known[7] == status.st_ctime_ns and known[1] == kind and known[4] == size
-                    and known[3] == seen.rule and known[5] == status.st_mode & 0o7777
-                    and known[8] == signed(status.st_ino)
-                    and known[9] == _links(kind, status) and known[10] == status.st_uid and known[11] == status.st_gid
-                    and (status.st_nlink == 1 or kind != 0 or known[14] == signed(status.st_dev))
-                    and (kind != 0 or seen.tier == _GARBAGE
-                         or known[13] == (check_ids[seen.rule] if seen.rule >= 0 else "whole"))):
+            if (
+                known[12] in _SETTLED
+                and known[2] == seen.tier
+                and known[6] == stored_ns(status.st_mtime_ns)
+                and known[7] == status.st_ctime_ns
+                and known[1] == kind
+                and known[4] == size
+                and known[3] == seen.rule
+                and known[5] == status.st_mode & 0o7777
+                and known[8] == signed(status.st_ino)
+                and known[9] == _links(kind, status)
+                and known[10] == status.st_uid
+                and known[11] == status.st_gid
+                and (status.st_nlink == 1 or kind != 0 or known[14] == signed(status.st_dev))
+                and (
+                    kind != 0
+                    or seen.tier == _GARBAGE
+                    or known[13] == (check_ids[seen.rule] if seen.rule >= 0 else "whole")
+                )
+            ):
                 continue
         entry = _entry(seen, known is not None, index, check_ids, changes)
         if entry is not None:
@@ -119,17 +131,24 @@ def _mark_gone(index: Index, changes: Changes) -> None:
     cursor = index.execute(
         f"UPDATE entry SET state={gone}, hardlink=NULL, size=coalesce(stored_size, size) "
         f"WHERE path IN (SELECT path FROM unseen) AND state!={gone} "
-        f"AND (object IS NOT NULL OR (state={proven} AND kind IN {content_less}))")
+        f"AND (object IS NOT NULL OR (state={proven} AND kind IN {content_less}))"
+    )
     changes.vanished = cursor.rowcount
     cursor = index.execute(f"DELETE FROM entry WHERE path IN (SELECT path FROM unseen) AND state!={gone}")
     changes.rewritten += changes.vanished + cursor.rowcount
 
 
 def _unstorable(index: Index) -> list[Finding]:
-    return [Finding(shown(entry.path.replace(b"\0", b"/")), f"a {Kind(entry.kind).name.lower().replace('_', ' ')} "
-                    "cannot be copied", "a file, directory or link, or a garbage rule", "",
-                    "remove it, or name it in a garbage rule")
-            for entry in index.entries("state=?", (int(State.UNSTORABLE),))]
+    return [
+        Finding(
+            shown(entry.path.replace(b"\0", b"/")),
+            f"a {Kind(entry.kind).name.lower().replace('_', ' ')} cannot be copied",
+            "a file, directory or link, or a garbage rule",
+            "",
+            "remove it, or name it in a garbage rule",
+        )
+        for entry in index.entries("state=?", (int(State.UNSTORABLE),))
+    ]
 
 
 def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], changes: Changes) -> Entry | None:
@@ -149,8 +168,9 @@ def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], chang
         except FileNotFoundError:
             return None  # the closing walk tells
         except OSError as error:
-            changes.findings.append(Finding(shown(seen.path), "the entry cannot be read", "its attributes",
-                                            error.strerror or str(error)))
+            changes.findings.append(
+                Finding(shown(seen.path), "the entry cannot be read", "its attributes", error.strerror or str(error))
+            )
             state = State.UNREADABLE
         if kind > Kind.SYMLINK:
             state = State.UNSTORABLE
@@ -158,14 +178,33 @@ def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], chang
             state = State.PENDING
     check_id = (check_ids[seen.rule] if seen.rule >= 0 else "whole") if kind is Kind.FILE and not is_garbage else None
     entry = Entry(
-        path=seen.key, kind=kind, tier=seen.tier, rule=seen.rule, size=size, mode=status.st_mode & 0o7777,
-        mtime_ns=status.st_mtime_ns, ctime_ns=status.st_ctime_ns, ino=signed(status.st_ino),
-        dev=signed(status.st_dev), nlink=_links(kind, status), uid=status.st_uid, gid=status.st_gid, link=link,
-        xattrs=xattrs, sparse=int(kind is Kind.FILE and status.st_blocks * 512 < size), state=state, sha256=None,
-        object=None, offset=None, stored_size=None, hardlink=None, checks=None, check_id=check_id)
+        path=seen.key,
+        kind=kind,
+        tier=seen.tier,
+        rule=seen.rule,
+        size=size,
+        mode=status.st_mode & 0o7777,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        ino=signed(status.st_ino),
+        dev=signed(status.st_dev),
+        nlink=_links(kind, status),
+        uid=status.st_uid,
+        gid=status.st_gid,
+        link=link,
+        xattrs=xattrs,
+        sparse=int(kind is Kind.FILE and status.st_blocks * 512 < size),
+        state=state,
+        sha256=None,
+        object=None,
+        offset=None,
+        stored_size=None,
+        hardlink=None,
+        checks=None,
+        check_id=check_id,
+    )
     if old is not None and old.kind == Kind.FILE and kind is Kind.FILE and not is_garbage:
-        entry = entry._replace(sha256=old.sha256, object=old.object, offset=old.offset,
-                               stored_size=old.stored_size)
+        entry = entry._replace(sha256=old.sha256, object=old.object, offset=old.offset, stored_size=old.stored_size)
         if _content_is_proven(old, entry):
             entry = entry._replace(state=int(State.PROVEN), checks=old.checks)
     if old is not None and old.state == State.PENDING and entry == old._replace(checks=None, hardlink=None):

@@ -62,12 +62,20 @@ class ConflictingFiles(BadInput):
         lines = "\n  ".join(str(finding) for finding in findings[:50])
         more = f"\n  and {len(findings) - 50} more" if len(findings) > 50 else ""
         what = f"{len(findings)} entries are in the way, and nothing was written"
-        super().__init__(destination, f"{what}:\n  {lines}{more}",
-                         run="decamp restore with another DEST, or with --overwrite")
+        super().__init__(
+            destination, f"{what}:\n  {lines}{more}", run="decamp restore with another DEST, or with --overwrite"
+        )
 
 
-def restore_bag(store: Store, destination: str, *, include: tuple[str, ...] = (), overwrite: bool = False,
-                incomplete: bool = False, progress: Progress | None = None) -> Restoration:
+def restore_bag(
+    store: Store,
+    destination: str,
+    *,
+    include: tuple[str, ...] = (),
+    overwrite: bool = False,
+    incomplete: bool = False,
+    progress: Progress | None = None,
+) -> Restoration:
     """Brings the archive's workspace back below a directory.
 
     Args:
@@ -101,8 +109,16 @@ def restore_bag(store: Store, destination: str, *, include: tuple[str, ...] = ()
 
 
 class _Restorer:
-    def __init__(self, store: Store, index: Index, root: bytes, patterns: list[Matcher], overwrite: bool,
-                 outcome: Restoration, progress: Progress) -> None:
+    def __init__(
+        self,
+        store: Store,
+        index: Index,
+        root: bytes,
+        patterns: list[Matcher],
+        overwrite: bool,
+        outcome: Restoration,
+        progress: Progress,
+    ) -> None:
         self._store = store
         self._index = index
         self._root = root
@@ -150,9 +166,15 @@ class _Restorer:
             action()
             self._outcome.entries += 1
         except OSError as error:
-            self._outcome.findings.append(Finding(
-                shown(self._root + plain_path(entry.path)), "the entry cannot be written", "to write it",
-                error.strerror or str(error), "run again as root, or with another DEST"))
+            self._outcome.findings.append(
+                Finding(
+                    shown(self._root + plain_path(entry.path)),
+                    "the entry cannot be written",
+                    "to write it",
+                    error.strerror or str(error),
+                    "run again as root, or with another DEST",
+                )
+            )
 
     def _refuse_conflicts(self) -> None:
         """Finds every entry whose place is taken by something else, before anything is written."""
@@ -170,8 +192,9 @@ class _Restorer:
             if not found:
                 self._present.add(entry.path)
             elif not self._overwrite or entry.kind == Kind.DIRECTORY or stat.S_ISDIR(status.st_mode):
-                conflicts.append(Finding(shown(path), "something else is in the way",
-                                         Kind(entry.kind).name.lower(), found))
+                conflicts.append(
+                    Finding(shown(path), "something else is in the way", Kind(entry.kind).name.lower(), found)
+                )
         if conflicts:
             raise ConflictingFiles(shown(self._root or b"/"), conflicts)
 
@@ -210,8 +233,9 @@ class _Restorer:
         group: list[Entry] = []
         for entry in self._wanted(f"kind={int(Kind.FILE)} AND hardlink IS NULL", "object, offset"):
             if entry.object is None or entry.sha256 is None:
-                self._outcome.findings.append(Finding(shown(plain_path(entry.path)), "the archive lacks its content",
-                                                      "an object", "none"))
+                self._outcome.findings.append(
+                    Finding(shown(plain_path(entry.path)), "the archive lacks its content", "an object", "none")
+                )
                 continue
             self._outcome.entries += 1
             self._outcome.files += 1
@@ -237,15 +261,16 @@ class _Restorer:
     def _restore_object(self, record: ObjectRecord, entries: list[Entry]) -> list[Finding]:
         findings: list[Finding] = []
         wanted = sum(entry.size for entry in entries)
-        if record.size <= _WHOLE_PACK_LIMIT_BYTES and (wanted * 4 >= record.size or (wanted < PART_BYTES // 4
-                                                       and len(entries) > 1)):
+        if record.size <= _WHOLE_PACK_LIMIT_BYTES and (
+            wanted * 4 >= record.size or (wanted < PART_BYTES // 4 and len(entries) > 1)
+        ):
             body, finding = self._content.whole(record)
             if finding is not None:
                 findings.append(finding)
             view = memoryview(body)
             for entry in entries:
                 start = entry.offset or 0
-                self._place(entry, iter((view[start:start + entry.size],)), findings)
+                self._place(entry, iter((view[start : start + entry.size],)), findings)
             return findings
         for entry in entries:
             self._place(entry, self._content.pieces(record, entry.offset or 0, entry.size), findings)
@@ -255,13 +280,26 @@ class _Restorer:
         try:
             found = self._placer.place_file(entry, pieces, self._progress.advance)
         except OSError as error:
-            findings.append(Finding(shown(self._root + plain_path(entry.path)), "the entry cannot be written",
-                                    "to write it", error.strerror or str(error), "make room or run as root, and again"))
+            findings.append(
+                Finding(
+                    shown(self._root + plain_path(entry.path)),
+                    "the entry cannot be written",
+                    "to write it",
+                    error.strerror or str(error),
+                    "make room or run as root, and again",
+                )
+            )
             return
         if found is not None:
-            findings.append(Finding(shown(plain_path(entry.path)), "the content in the archive is damaged",
-                                    f"{entry.size} bytes, sha256 {(entry.sha256 or b'').hex()}", found,
-                                    "decamp verify --read-back"))
+            findings.append(
+                Finding(
+                    shown(plain_path(entry.path)),
+                    "the content in the archive is damaged",
+                    f"{entry.size} bytes, sha256 {(entry.sha256 or b'').hex()}",
+                    found,
+                    "decamp verify --read-back",
+                )
+            )
 
     def _restore_hard_links(self) -> None:
         for entry in self._wanted(f"kind={int(Kind.FILE)} AND hardlink IS NOT NULL"):
@@ -274,5 +312,7 @@ class _Restorer:
                 self._outcome.entries += 1
 
 
-_WANTED = (f"tier<2 AND kind<={int(Kind.SYMLINK)} AND (state={int(State.PROVEN)} "
-           f"OR (state IN ({int(State.PENDING)}, {int(State.UNREADABLE)}) AND object IS NOT NULL))")
+_WANTED = (
+    f"tier<2 AND kind<={int(Kind.SYMLINK)} AND (state={int(State.PROVEN)} "
+    f"OR (state IN ({int(State.PENDING)}, {int(State.UNREADABLE)}) AND object IS NOT NULL))"
+)

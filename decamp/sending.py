@@ -97,8 +97,14 @@ class Sender:
         on_bytes: told of every piece that was sent.
     """
 
-    def __init__(self, store: Store, traits: StoreTraits, budget: ByteBudget, stop: threading.Event,
-                 on_bytes: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        traits: StoreTraits,
+        budget: ByteBudget,
+        stop: threading.Event,
+        on_bytes: Callable[[int], None],
+    ) -> None:
         self._store = store
         self._traits = traits
         self._budget = budget
@@ -113,8 +119,9 @@ class Sender:
         answer = retried(lambda: self._store.put_bytes(key, body, digest))
         self._on_bytes(len(body))
         checksum = base64_digest(digest)
-        return self._record(key, len(body), digest, answer.etag, checksum,
-                            self._traits.checks_puts and answer.sha256 == checksum)
+        return self._record(
+            key, len(body), digest, answer.etag, checksum, self._traits.checks_puts and answer.sha256 == checksum
+        )
 
     def _record(self, key: str, size: int, digest: bytes, etag: str, checksum: str, is_attested: bool) -> ObjectRecord:
         """What proves the object: the store's word on this very upload where its word is good, else a look at it."""
@@ -125,15 +132,25 @@ class Sender:
                 if (found, found_size) == (digest, size):
                     break
             else:
-                raise StoreFailure(f"{self._store.location.url}/{key}", "the store holds something else than was sent",
-                                   expected=f"{size} bytes, sha256 {digest.hex()}",
-                                   found=f"{found_size} bytes, sha256 {found.hex()}")
+                raise StoreFailure(
+                    f"{self._store.location.url}/{key}",
+                    "the store holds something else than was sent",
+                    expected=f"{size} bytes, sha256 {digest.hex()}",
+                    found=f"{found_size} bytes, sha256 {found.hex()}",
+                )
             evidence = "read_back"
         return ObjectRecord(key, size, digest, etag, checksum if self._traits.shows_checksums else None, None, evidence)
 
-    def send_file(self, file: OpenedFile, entry: Entry, key: str, as_pack: bool, uploads: Executor,
-                  on_start: Callable[[StartedUpload], None],
-                  resumed: ResumedUpload | None) -> tuple[ObjectRecord, bytes, int | None]:
+    def send_file(
+        self,
+        file: OpenedFile,
+        entry: Entry,
+        key: str,
+        as_pack: bool,
+        uploads: Executor,
+        on_start: Callable[[StartedUpload], None],
+        resumed: ResumedUpload | None,
+    ) -> tuple[ObjectRecord, bytes, int | None]:
         """Sends a file, alone in a pack where its name demands one; reads it once.
 
         Returns:
@@ -156,14 +173,14 @@ class Sender:
             content_start = max(start, len(prefix)) - start
             content_end = min(end, len(prefix) + entry.size) - start
             if start < len(prefix):
-                view[:content_start] = prefix[start:start + content_start]
+                view[:content_start] = prefix[start : start + content_start]
             if content_end > content_start:
                 file.read_into(view[content_start:content_end])
                 content_digest.update(view[content_start:content_end])
             tail = max(content_end, content_start)
             if tail < len(part):
                 suffix_start = start + tail - len(prefix) - entry.size
-                view[tail:] = suffix[suffix_start:suffix_start + len(part) - tail]
+                view[tail:] = suffix[suffix_start : suffix_start + len(part) - tail]
             if as_pack:
                 object_digest.update(part)
             return part
@@ -182,8 +199,9 @@ class Sender:
         if resumed is None:
             on_start(StartedUpload(key, upload_id, part_bytes, upload_identity(entry)))
         try:
-            parts = self._send_parts(key, upload_id, total, part_bytes, next_part, uploads,
-                                     resumed.parts if resumed else {})
+            parts = self._send_parts(
+                key, upload_id, total, part_bytes, next_part, uploads, resumed.parts if resumed else {}
+            )
             file.confirm()
             etag = self._store.complete_upload(key, upload_id, [(tag, part) for tag, part, _ in parts]).etag
         except Stopped:
@@ -195,12 +213,18 @@ class Sender:
         digest = object_digest.digest() if as_pack else content_digest.digest()
         checksum = composite_checksum([part_digest for _, part_digest, _ in parts])
         is_attested = self._traits.checks_parts and all(attested for _, _, attested in parts)
-        return (self._record(key, total, digest, etag, checksum, is_attested),
-                content_digest.digest(), offset)
+        return (self._record(key, total, digest, etag, checksum, is_attested), content_digest.digest(), offset)
 
-    def _send_parts(self, key: str, upload_id: str, total: int, part_bytes: int,
-                    next_part: Callable[[int], bytearray], uploads: Executor,
-                    known: dict[int, tuple[str, str]]) -> list[tuple[str, bytes, bool]]:
+    def _send_parts(
+        self,
+        key: str,
+        upload_id: str,
+        total: int,
+        part_bytes: int,
+        next_part: Callable[[int], bytearray],
+        uploads: Executor,
+        known: dict[int, tuple[str, str]],
+    ) -> list[tuple[str, bytes, bool]]:
         """Reads part after part and sends them side by side.
 
         Returns:

@@ -14,8 +14,17 @@ from decamp.store.failures import StoreRefusal
 
 PART_BYTES = 8 << 20
 PARTS_LIMIT = 9_000  # S3 takes 10,000 (Amazon S3 User Guide, "Amazon S3 multipart upload limits", 2026)
-_DIGEST_CODES = frozenset(("BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "XAmzContentChecksumMismatch",
-                           "InvalidRequest", "IncompleteBody", "RequestTimeout"))
+_DIGEST_CODES = frozenset(
+    (
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "InvalidDigest",
+        "XAmzContentChecksumMismatch",
+        "InvalidRequest",
+        "IncompleteBody",
+        "RequestTimeout",
+    )
+)
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.1
 

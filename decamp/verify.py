@@ -65,8 +65,11 @@ def verify_bag(store: Store, read_back: bool = False, progress: Progress | None 
             try:
                 load_bag(store, index, (), receipt)
             except (DamagedArchive, ValueError) as damage:
-                outcome.findings.append(Finding(store.location.url, "the archive's records are damaged",
-                                                found=str(damage)[:300], run=_RUN_AGAIN))
+                outcome.findings.append(
+                    Finding(
+                        store.location.url, "the archive's records are damaged", found=str(damage)[:300], run=_RUN_AGAIN
+                    )
+                )
                 return outcome
             _verify_records(store, index, Path(directory), outcome)
             listed = _verify_listing(store, index, outcome)
@@ -89,13 +92,27 @@ def _verify_tag_files(store: Store, receipt: Receipt, directory: Path, outcome: 
         return False
     found = hashlib.sha256(body).hexdigest()
     if found != receipt.tag_manifest_sha256:
-        outcome.findings.append(Finding(f"{url}/{TAG_MANIFEST}", "the tag manifest was changed",
-                                        f"sha256 {receipt.tag_manifest_sha256}", found, _RUN_AGAIN))
+        outcome.findings.append(
+            Finding(
+                f"{url}/{TAG_MANIFEST}",
+                "the tag manifest was changed",
+                f"sha256 {receipt.tag_manifest_sha256}",
+                found,
+                _RUN_AGAIN,
+            )
+        )
         return False
     digests = parse_manifest(body)
     if digests.get(MANIFEST) != receipt.manifest_sha256:
-        outcome.findings.append(Finding(f"{url}/{MANIFEST}", "the receipt speaks of another manifest",
-                                        f"sha256 {receipt.manifest_sha256}", str(digests.get(MANIFEST)), _RUN_AGAIN))
+        outcome.findings.append(
+            Finding(
+                f"{url}/{MANIFEST}",
+                "the receipt speaks of another manifest",
+                f"sha256 {receipt.manifest_sha256}",
+                str(digests.get(MANIFEST)),
+                _RUN_AGAIN,
+            )
+        )
     for key, digest in digests.items():
         path = directory / "tag"
         try:
@@ -105,8 +122,9 @@ def _verify_tag_files(store: Store, receipt: Receipt, directory: Path, outcome: 
                 raise
             found = "nothing"
         if found != digest:
-            outcome.findings.append(Finding(f"{url}/{key}", "a tag file is missing or was changed",
-                                            f"sha256 {digest}", found, _RUN_AGAIN))
+            outcome.findings.append(
+                Finding(f"{url}/{key}", "a tag file is missing or was changed", f"sha256 {digest}", found, _RUN_AGAIN)
+            )
         elif key == MANIFEST:
             path.rename(directory / "manifest")
     return not outcome.findings
@@ -121,24 +139,50 @@ def _verify_records(store: Store, index: Index, directory: Path, outcome: Verifi
             digest, key = line.decode("utf-8").rstrip("\n").split("  ", 1)
             record = next(records, None)
             if record is None or (record.key, record.sha256.hex()) != (key, digest):
-                outcome.findings.append(Finding(f"{url}/{MANIFEST}", "manifest and objects.jsonl differ", key,
-                                                record.key if record else "nothing", _RUN_AGAIN))
+                outcome.findings.append(
+                    Finding(
+                        f"{url}/{MANIFEST}",
+                        "manifest and objects.jsonl differ",
+                        key,
+                        record.key if record else "nothing",
+                        _RUN_AGAIN,
+                    )
+                )
                 return
     extra = next(records, None)
     if extra is not None:
-        outcome.findings.append(Finding(f"{url}/{MANIFEST}", "the manifest lacks an object", extra.key, "nothing",
-                                        _RUN_AGAIN))
-    bad = (f"kind={int(Kind.FILE)} AND tier<2 AND state NOT IN ({int(State.GONE)}, {int(State.LEFT_BEHIND)}) "
-           f"AND (state!={int(State.PROVEN)} OR object IS NULL OR sha256 IS NULL OR stored_size!=size)")
+        outcome.findings.append(
+            Finding(f"{url}/{MANIFEST}", "the manifest lacks an object", extra.key, "nothing", _RUN_AGAIN)
+        )
+    bad = (
+        f"kind={int(Kind.FILE)} AND tier<2 AND state NOT IN ({int(State.GONE)}, {int(State.LEFT_BEHIND)}) "
+        f"AND (state!={int(State.PROVEN)} OR object IS NULL OR sha256 IS NULL OR stored_size!=size)"
+    )
     for entry in index.entries(bad):
-        outcome.findings.append(Finding(shown(plain_path(entry.path)), "the entry's content is not proven",
-                                        "an object with its digest", "none", _RUN_AGAIN))
-    beyond = ("SELECT e.path, e.object FROM entry e LEFT JOIN object o ON o.key=e.object WHERE e.object IS NOT NULL "
-              "AND (o.key IS NULL OR coalesce(e.offset, 0)+e.stored_size>o.size "
-              "OR (e.offset IS NULL AND (o.sha256!=e.sha256 OR o.size!=e.stored_size)))")
+        outcome.findings.append(
+            Finding(
+                shown(plain_path(entry.path)),
+                "the entry's content is not proven",
+                "an object with its digest",
+                "none",
+                _RUN_AGAIN,
+            )
+        )
+    beyond = (
+        "SELECT e.path, e.object FROM entry e LEFT JOIN object o ON o.key=e.object WHERE e.object IS NOT NULL "
+        "AND (o.key IS NULL OR coalesce(e.offset, 0)+e.stored_size>o.size "
+        "OR (e.offset IS NULL AND (o.sha256!=e.sha256 OR o.size!=e.stored_size)))"
+    )
     for path, key in index.query(beyond):
-        outcome.findings.append(Finding(shown(plain_path(path)), "the entry's content does not lie in its object",
-                                        key, "another size or digest", _RUN_AGAIN))
+        outcome.findings.append(
+            Finding(
+                shown(plain_path(path)),
+                "the entry's content does not lie in its object",
+                key,
+                "another size or digest",
+                _RUN_AGAIN,
+            )
+        )
 
 
 def _verify_listing(store: Store, index: Index, outcome: Verification) -> dict[str, ListedObject]:
@@ -154,12 +198,26 @@ def _verify_listing(store: Store, index: Index, outcome: Verification) -> dict[s
             outcome.findings.append(_missing(url, record))
             record = next(records, None)
         if record is None or record.key != item.key:
-            outcome.findings.append(Finding(f"{url}/{item.key}", "an object that the manifest does not name",
-                                            "nothing", f"{item.size_bytes} bytes", _RUN_AGAIN))
+            outcome.findings.append(
+                Finding(
+                    f"{url}/{item.key}",
+                    "an object that the manifest does not name",
+                    "nothing",
+                    f"{item.size_bytes} bytes",
+                    _RUN_AGAIN,
+                )
+            )
             continue
         if item.size_bytes != record.size:
-            outcome.findings.append(Finding(f"{url}/{item.key}", "the object has another size", f"{record.size} bytes",
-                                            f"{item.size_bytes} bytes", _RUN_AGAIN))
+            outcome.findings.append(
+                Finding(
+                    f"{url}/{item.key}",
+                    "the object has another size",
+                    f"{record.size} bytes",
+                    f"{item.size_bytes} bytes",
+                    _RUN_AGAIN,
+                )
+            )
         elif item.etag != record.etag:
             suspects[item.key] = item
         record = next(records, None)
@@ -170,12 +228,19 @@ def _verify_listing(store: Store, index: Index, outcome: Verification) -> dict[s
 
 
 def _missing(url: str, record: ObjectRecord) -> Finding:
-    return Finding(f"{url}/{record.key}", "an object of the manifest is missing", f"{record.size} bytes", "nothing",
-                   _RUN_AGAIN)
+    return Finding(
+        f"{url}/{record.key}", "an object of the manifest is missing", f"{record.size} bytes", "nothing", _RUN_AGAIN
+    )
 
 
-def _verify_content(store: Store, index: Index, suspects: dict[str, ListedObject], read_back: bool,
-                    progress: Progress, outcome: Verification) -> None:
+def _verify_content(
+    store: Store,
+    index: Index,
+    suspects: dict[str, ListedObject],
+    read_back: bool,
+    progress: Progress,
+    outcome: Verification,
+) -> None:
     """Every object's content is what the manifest says: attested by the store, or read."""
     total = index.query("SELECT coalesce(sum(size), 0) FROM object").fetchone()[0]
     progress.start("verify", total if read_back else 0)
@@ -190,17 +255,30 @@ def _verify_content(store: Store, index: Index, suspects: dict[str, ListedObject
         if stored is None:
             return record, Finding(url, "the object is missing", f"{record.size} bytes", "nothing", _RUN_AGAIN), 0
         if record.checksum is not None and stored.sha256 is not None and stored.sha256 != record.checksum:
-            return record, Finding(url, "the store attests another content", f"checksum {record.checksum}",
-                                   stored.sha256, _RUN_AGAIN), 0
+            return (
+                record,
+                Finding(
+                    url, "the store attests another content", f"checksum {record.checksum}", stored.sha256, _RUN_AGAIN
+                ),
+                0,
+            )
         attested = record.checksum is not None and stored.sha256 == record.checksum and stored.size_bytes == record.size
         if attested and not read_back and record.key not in suspects:
             progress.advance(record.size, 1)
             return record, None, 0
         digest, size = read_digest(place, key, progress.advance)
         if (digest, size) != (record.sha256, record.size):
-            return record, Finding(url, "the object's content was changed",
-                                   f"{record.size} bytes, sha256 {record.sha256.hex()}",
-                                   f"{size} bytes, sha256 {digest.hex()}", _RUN_AGAIN), size
+            return (
+                record,
+                Finding(
+                    url,
+                    "the object's content was changed",
+                    f"{record.size} bytes, sha256 {record.sha256.hex()}",
+                    f"{size} bytes, sha256 {digest.hex()}",
+                    _RUN_AGAIN,
+                ),
+                size,
+            )
         return record, None, size
 
     with ThreadPoolExecutor(_WORKERS) as pool:

@@ -29,8 +29,14 @@ def run_command_check(path: bytes, parameters: dict[str, Any]) -> CheckResult:
     timeout_s = float(parameters.get("timeout_s", _DEFAULT_TIMEOUT_S))
     shown = run if isinstance(run, str) else shlex.join(run)
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
     except OSError as error:
         return CheckResult("command", False, f"`{shown}` to run", str(error))
     try:

@@ -43,8 +43,9 @@ def inspect_goodness(kind: str, path: bytes, parameters: dict[str, Any]) -> Chec
 
 def _result(kind: str, problems: list[tuple[str, str] | None], measures: dict[str, Any]) -> CheckResult:
     real = [problem for problem in problems if problem is not None]
-    return CheckResult(kind, not real, "; ".join(expected for expected, _ in real),
-                       "; ".join(found for _, found in real), measures)
+    return CheckResult(
+        kind, not real, "; ".join(expected for expected, _ in real), "; ".join(found for _, found in real), measures
+    )
 
 
 def _beyond(name: str, value: float, low: float | None, high: float | None) -> tuple[str, str] | None:
@@ -98,11 +99,13 @@ def _inspect_rows(kind: str, path: bytes, parameters: dict[str, Any]) -> CheckRe
         mean = total / elements if elements else 0.0
         mean_sum = total / len(sums) if sums else 0.0
         null_fraction = nulls / rows if rows else 0.0
-        measures.update(column=column, mean=mean, mean_sum=mean_sum, sum=total, null_fraction=null_fraction,
-                        **_distribution(sums))
+        measures.update(
+            column=column, mean=mean, mean_sum=mean_sum, sum=total, null_fraction=null_fraction, **_distribution(sums)
+        )
         for name, value in (("mean", mean), ("mean_sum", mean_sum), ("sum", total), ("null_fraction", null_fraction)):
-            problems.append(_beyond(f"{name} of {column}", value, parameters.get(f"min_{name}"),
-                                    parameters.get(f"max_{name}")))
+            problems.append(
+                _beyond(f"{name} of {column}", value, parameters.get(f"min_{name}"), parameters.get(f"max_{name}"))
+            )
     return _result(kind, problems, measures)
 
 
@@ -174,7 +177,16 @@ def _distribution(sums: list[float]) -> dict[str, Any]:
     counts = [0] * (_HISTOGRAM_BINS if high > low else 1)
     for value in ordered:
         counts[min(int((value - low) / width), len(counts) - 1)] += 1
-    histogram = [{"from": low + width * number, "to": min(low + width * (number + 1), high),
-                  "rows": count} for number, count in enumerate(counts)]
-    return {"min": low, "p10": ordered[len(ordered) // 10], "median": ordered[len(ordered) // 2],
-            "p90": ordered[len(ordered) * 9 // 10], "max": high, "zeros": ordered.count(0.0), "histogram": histogram}
+    histogram = [
+        {"from": low + width * number, "to": min(low + width * (number + 1), high), "rows": count}
+        for number, count in enumerate(counts)
+    ]
+    return {
+        "min": low,
+        "p10": ordered[len(ordered) // 10],
+        "median": ordered[len(ordered) // 2],
+        "p90": ordered[len(ordered) * 9 // 10],
+        "max": high,
+        "zeros": ordered.count(0.0),
+        "histogram": histogram,
+    }

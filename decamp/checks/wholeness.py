@@ -42,8 +42,17 @@ def inspect_wholeness(kind: str, path: bytes) -> CheckResult:
             _INSPECTORS[kind](file, size_bytes)
     except Torn as torn:
         return CheckResult(f"whole:{kind}", False, torn.expected, torn.found)
-    except (ValueError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, struct.error,
-            RecursionError, NotImplementedError) as error:
+    except (
+        ValueError,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        struct.error,
+        RecursionError,
+        NotImplementedError,
+    ) as error:
         return CheckResult(f"whole:{kind}", False, f"a complete {kind} file", _one_line(error))
     except OSError as error:
         if error.errno is None:  # gzip and bz2 raise a bare OSError for bad data
@@ -269,7 +278,16 @@ def _inspect_npy(file: IO[bytes], size_bytes: int) -> None:
 
 
 _INSPECTORS: dict[str, Callable[[IO[bytes], int], None]] = {
-    "safetensors": _inspect_safetensors, "json": _inspect_json, "jsonl": _inspect_jsonl, "arrow": _inspect_arrow,
-    "parquet": _inspect_parquet, "gzip": _inspect_gzip, "bzip2": _inspect_bzip2, "xz": _inspect_xz,
-    "zstd": _inspect_zstd, "tar": _inspect_tar, "zip": _inspect_zip, "npy": _inspect_npy,
+    "safetensors": _inspect_safetensors,
+    "json": _inspect_json,
+    "jsonl": _inspect_jsonl,
+    "arrow": _inspect_arrow,
+    "parquet": _inspect_parquet,
+    "gzip": _inspect_gzip,
+    "bzip2": _inspect_bzip2,
+    "xz": _inspect_xz,
+    "zstd": _inspect_zstd,
+    "tar": _inspect_tar,
+    "zip": _inspect_zip,
+    "npy": _inspect_npy,
 }

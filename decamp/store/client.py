@@ -78,8 +78,15 @@ class Store:
         attempts: how often a request is tried before its failure is told.
     """
 
-    def __init__(self, location: StoreLocation, endpoint_url: str | None = None, region: str | None = None, *,
-                 connections: int = 16, attempts: int = 6) -> None:
+    def __init__(
+        self,
+        location: StoreLocation,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        *,
+        connections: int = 16,
+        attempts: int = 6,
+    ) -> None:
         self.location = location
         self.endpoint_url = endpoint_url
         self._region = region
@@ -125,8 +132,13 @@ class Store:
     def elsewhere(self, url: str) -> tuple[Store, str]:
         """Returns the store of another `s3://bucket/key`, over the same connections, and the key in it."""
         bucket, _, key = url.removeprefix("s3://").partition("/")
-        other = Store(StoreLocation(bucket, ""), self.endpoint_url, self._region, connections=self._connections,
-                      attempts=self._attempts)
+        other = Store(
+            StoreLocation(bucket, ""),
+            self.endpoint_url,
+            self._region,
+            connections=self._connections,
+            attempts=self._attempts,
+        )
         other._client = self.client
         return other, key
 
@@ -134,17 +146,21 @@ class Store:
         """Stores an object with its SHA-256 for the store to check."""
         digest = digest if digest is not None else hashlib.sha256(body).digest()
         with _translated(self._where(key)):
-            answer = self.client.put_object(Bucket=self.location.bucket, Key=self.location.key(key),
-                                            Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
-                                            ChecksumSHA256=base64_digest(digest))
+            answer = self.client.put_object(
+                Bucket=self.location.bucket,
+                Key=self.location.key(key),
+                Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
+                ChecksumSHA256=base64_digest(digest),
+            )
         return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
 
     def get_bytes(self, key: str) -> bytes:
         """Returns an object's whole content; meant for small ones."""
         return b"".join(self.get_chunks(key))
 
-    def get_chunks(self, key: str, chunk_bytes: int = 1 << 20, *, start: int | None = None,
-                   end: int | None = None) -> Iterator[bytes]:
+    def get_chunks(
+        self, key: str, chunk_bytes: int = 1 << 20, *, start: int | None = None, end: int | None = None
+    ) -> Iterator[bytes]:
         """Yields an object's content, or the bytes from `start` up to and without `end`.
 
         Raises:
@@ -164,8 +180,9 @@ class Store:
         """Returns size, entity tag and attested SHA-256 of an object, or None where there is none."""
         try:
             with _translated(self._where(key)):
-                answer = self.client.head_object(Bucket=self.location.bucket, Key=self.location.key(key),
-                                                 ChecksumMode="ENABLED")
+                answer = self.client.head_object(
+                    Bucket=self.location.bucket, Key=self.location.key(key), ChecksumMode="ENABLED"
+                )
         except StoreRefusal as refusal:
             if refusal.status == 404:
                 return None
@@ -196,38 +213,50 @@ class Store:
             arguments: dict[str, Any] = {"ContinuationToken": token} if token is not None else {}
             where = f"s3://{self.location.bucket}/{full_prefix}"
             with _translated(where):
-                page = self.client.list_objects_v2(Bucket=self.location.bucket, Prefix=full_prefix, MaxKeys=page_size,
-                                                   **arguments)
+                page = self.client.list_objects_v2(
+                    Bucket=self.location.bucket, Prefix=full_prefix, MaxKeys=page_size, **arguments
+                )
             for item in page.get("Contents", ()):
                 key = item["Key"]
                 if key.encode() <= last.encode() and last:
-                    raise StoreFailure(where, "the store's listing cannot be trusted", expected=f"a key after {last}",
-                                       found=key)
+                    raise StoreFailure(
+                        where, "the store's listing cannot be trusted", expected=f"a key after {last}", found=key
+                    )
                 last = key
                 yield ListedObject(key[cut:], item["Size"], item["ETag"].strip('"'))
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
             if not token or token in tokens:
-                raise StoreFailure(where, "the store's listing cannot be trusted",
-                                   expected="a new continuation token", found=repr(token))
+                raise StoreFailure(
+                    where,
+                    "the store's listing cannot be trusted",
+                    expected="a new continuation token",
+                    found=repr(token),
+                )
             tokens.add(token)
 
     def create_upload(self, key: str) -> str:
         """Starts a multipart upload whose parts carry SHA-256; returns its id."""
         with _translated(self._where(key)):
-            answer = self.client.create_multipart_upload(Bucket=self.location.bucket, Key=self.location.key(key),
-                                                         ChecksumAlgorithm="SHA256")
+            answer = self.client.create_multipart_upload(
+                Bucket=self.location.bucket, Key=self.location.key(key), ChecksumAlgorithm="SHA256"
+            )
         return answer["UploadId"]
 
-    def put_part(self, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview,
-                 digest: bytes) -> Acceptance:
+    def put_part(
+        self, key: str, upload_id: str, number: int, body: bytes | bytearray | memoryview, digest: bytes
+    ) -> Acceptance:
         """Stores one part with its SHA-256 for the store to check."""
         with _translated(self._where(key)):
-            answer = self.client.upload_part(Bucket=self.location.bucket, Key=self.location.key(key),
-                                             Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
-                                             UploadId=upload_id, PartNumber=number,
-                                             ChecksumSHA256=base64_digest(digest))
+            answer = self.client.upload_part(
+                Bucket=self.location.bucket,
+                Key=self.location.key(key),
+                Body=body,  # type: ignore[arg-type]  # the stubs lack bytearray
+                UploadId=upload_id,
+                PartNumber=number,
+                ChecksumSHA256=base64_digest(digest),
+            )
         return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
 
     def complete_upload(self, key: str, upload_id: str, parts: list[tuple[str, bytes]]) -> Acceptance:
@@ -235,13 +264,18 @@ class Store:
 
         A retry after a lost answer finds the upload gone; then the object itself shows whether it was joined.
         """
-        listed: list[Any] = [{"PartNumber": number, "ETag": etag, "ChecksumSHA256": base64_digest(digest)}
-                             for number, (etag, digest) in enumerate(parts, 1)]
+        listed: list[Any] = [
+            {"PartNumber": number, "ETag": etag, "ChecksumSHA256": base64_digest(digest)}
+            for number, (etag, digest) in enumerate(parts, 1)
+        ]
         try:
             with _translated(self._where(key)):
                 answer = self.client.complete_multipart_upload(
-                    Bucket=self.location.bucket, Key=self.location.key(key), UploadId=upload_id,
-                    MultipartUpload={"Parts": listed})
+                    Bucket=self.location.bucket,
+                    Key=self.location.key(key),
+                    UploadId=upload_id,
+                    MultipartUpload={"Parts": listed},
+                )
             return Acceptance(answer["ETag"].strip('"'), answer.get("ChecksumSHA256"))
         except StoreRefusal as refusal:
             if refusal.code != "NoSuchUpload":
@@ -257,10 +291,11 @@ class Store:
         found = []
         with _translated(self.location.url):
             for page in self.client.get_paginator("list_multipart_uploads").paginate(
-                    Bucket=self.location.bucket, Prefix=prefix):
+                Bucket=self.location.bucket, Prefix=prefix
+            ):
                 for item in page.get("Uploads", ()):
                     if item["Key"].startswith(prefix):
-                        found.append((item["Key"][len(prefix):], item["UploadId"]))
+                        found.append((item["Key"][len(prefix) :], item["UploadId"]))
         return found
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, str | None, int]]:
@@ -268,7 +303,8 @@ class Store:
         parts = {}
         with _translated(self._where(key)):
             for page in self.client.get_paginator("list_parts").paginate(
-                    Bucket=self.location.bucket, Key=self.location.key(key), UploadId=upload_id):
+                Bucket=self.location.bucket, Key=self.location.key(key), UploadId=upload_id
+            ):
                 for item in page.get("Parts", ()):
                     parts[item["PartNumber"]] = (item["ETag"].strip('"'), item.get("ChecksumSHA256"), item["Size"])
         return parts
@@ -277,8 +313,9 @@ class Store:
         """Ends a multipart upload and frees its parts; one that is gone already is fine."""
         try:
             with _translated(self._where(key)):
-                self.client.abort_multipart_upload(Bucket=self.location.bucket, Key=self.location.key(key),
-                                                   UploadId=upload_id)
+                self.client.abort_multipart_upload(
+                    Bucket=self.location.bucket, Key=self.location.key(key), UploadId=upload_id
+                )
         except StoreRefusal as refusal:
             if refusal.status != 404:
                 raise

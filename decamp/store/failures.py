@@ -23,8 +23,10 @@ _ADVICE = {
     "403": ("access is denied", "give these credentials list, get, put and multipart rights on the prefix"),
     "InvalidAccessKeyId": ("the access key is unknown to the store", "check AWS_ACCESS_KEY_ID and --endpoint-url"),
     "SignatureDoesNotMatch": ("the store refuses the signature", "check AWS_SECRET_ACCESS_KEY and --region"),
-    "RequestTimeTooSkewed": ("this machine's clock differs from the store's",
-                             "timedatectl set-ntp true, then the same command again"),
+    "RequestTimeTooSkewed": (
+        "this machine's clock differs from the store's",
+        "timedatectl set-ntp true, then the same command again",
+    ),
     "ExpiredToken": ("the session token has expired", "get new credentials"),
     "PermanentRedirect": ("the bucket is in another region", "pass its region with --region"),
     "AuthorizationHeaderMalformed": ("the bucket is in another region", "pass its region with --region"),
@@ -60,11 +62,19 @@ def translate(error: BotoCoreError | ClientError, where: str) -> StoreFailure:
         return StoreRefusal(where, what, code, status, found=f"{code} {message}".strip(), run=run)
     text = " ".join(str(error).split())[:300]
     if isinstance(error, (NoCredentialsError, PartialCredentialsError, ProfileNotFound)):
-        return StoreFailure(where, "no credentials for the store", found=text,
-                            run="export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...")
+        return StoreFailure(
+            where,
+            "no credentials for the store",
+            found=text,
+            run="export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...",
+        )
     if isinstance(error, NoRegionError):
         return StoreFailure(where, "no region is known", run="pass --region, or set AWS_DEFAULT_REGION")
     if isinstance(error, (EndpointConnectionError, BotoConnectionError)):
-        return StoreUnreachable(where, "the store cannot be reached", found=text,
-                                run="check --endpoint-url and the network, then run the same command again")
+        return StoreUnreachable(
+            where,
+            "the store cannot be reached",
+            found=text,
+            run="check --endpoint-url and the network, then run the same command again",
+        )
     return StoreUnreachable(where, "the request to the store failed", found=text)

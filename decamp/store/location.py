@@ -30,8 +30,12 @@ class StoreLocation:
             raise BadInput(url, "is no place in a store", expected=wanted)
         bucket, _, prefix = url[5:].partition("/")
         if not _BUCKET.fullmatch(bucket):
-            raise BadInput(url, "the bucket's name is wrong",
-                           expected="3 to 63 lower-case letters, digits, dots and hyphens", found=bucket or "nothing")
+            raise BadInput(
+                url,
+                "the bucket's name is wrong",
+                expected="3 to 63 lower-case letters, digits, dots and hyphens",
+                found=bucket or "nothing",
+            )
         prefix = prefix.strip("/")
         if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
             raise BadInput(url, "the prefix has an empty or dotted part", expected=wanted)

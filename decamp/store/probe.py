@@ -29,8 +29,11 @@ class StoreTraits:
     shows_checksums: bool
 
     def document(self) -> dict[str, bool]:
-        return {"checks_puts": self.checks_puts, "checks_parts": self.checks_parts,
-                "shows_checksums": self.shows_checksums}
+        return {
+            "checks_puts": self.checks_puts,
+            "checks_parts": self.checks_parts,
+            "shows_checksums": self.shows_checksums,
+        }
 
 
 def probe_store(store: Store) -> StoreTraits:
@@ -49,8 +52,12 @@ def probe_store(store: Store) -> StoreTraits:
         for key, body in list(bodies.items())[:1]:
             found = store.get_bytes(key)
             if found != body:
-                raise StoreFailure(f"{store.location.url}/{key}", "the store does not keep what it is given",
-                                   expected=f"{len(body)} bytes as sent", found=f"{len(found)} other bytes")
+                raise StoreFailure(
+                    f"{store.location.url}/{key}",
+                    "the store does not keep what it is given",
+                    expected=f"{len(body)} bytes as sent",
+                    found=f"{len(found)} other bytes",
+                )
         _check_listing(store, name, keys, bodies)
         checks_puts = _refuses_wrong_put(store, f"{name}/wrong")
         shown = store.head(keys[0])
@@ -65,12 +72,17 @@ def _check_listing(store: Store, name: str, keys: list[str], bodies: dict[str, b
     listed = {item.key: item for item in store.list_objects(name + "/", page_size=2)}
     where = f"{store.location.url}/{name}/"
     if sorted(listed) != keys:
-        raise StoreFailure(where, "the store's listing cannot be trusted", expected="3 keys over 2 pages",
-                           found=f"{len(listed)} keys")
+        raise StoreFailure(
+            where, "the store's listing cannot be trusted", expected="3 keys over 2 pages", found=f"{len(listed)} keys"
+        )
     for key in keys:
         if listed[key].size_bytes != len(bodies[key]):
-            raise StoreFailure(where, "the store's listing cannot be trusted",
-                               expected=f"size {len(bodies[key])} of {key}", found=str(listed[key].size_bytes))
+            raise StoreFailure(
+                where,
+                "the store's listing cannot be trusted",
+                expected=f"size {len(bodies[key])} of {key}",
+                found=str(listed[key].size_bytes),
+            )
 
 
 def _refuses_wrong_put(store: Store, key: str) -> bool:
@@ -104,8 +116,12 @@ def _refuses_wrong_part(store: Store, key: str) -> bool:
         raise
     stored = store.head(key)
     if stored is None or stored.size_bytes != len(body):
-        raise StoreFailure(f"{store.location.url}/{key}", "the store does not keep what it is given",
-                           expected=f"{len(body)} bytes", found="nothing" if stored is None else str(stored.size_bytes))
+        raise StoreFailure(
+            f"{store.location.url}/{key}",
+            "the store does not keep what it is given",
+            expected=f"{len(body)} bytes",
+            found="nothing" if stored is None else str(stored.size_bytes),
+        )
     return refused and stored.sha256 in (composite_checksum([digest]), None)
 
 
