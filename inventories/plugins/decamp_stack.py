@@ -109,7 +109,7 @@ class InventoryModule(BaseInventoryPlugin):  # type: ignore[misc]
                 "ansible_ssh_private_key_file": outputs.ssh_private_key_file,
                 "ansible_ssh_common_args": f"-o UserKnownHostsFile={known_hosts} -o GlobalKnownHostsFile=/dev/null "
                 "-o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
-                "ansible_control_path": f"{directory}/%C",
+                "ansible_control_path": f"{directory}/%%C",
                 "stack_node": node,
             }
             for name, value in settings.items():
