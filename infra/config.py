@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decamp.errors import BadInput
+from infra.aws.settings import AwsSettings, read_settings
 from infra.fields import Problems, Section
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 # A target is a file in infra/nodes/ and an entry in infra.nodes.TARGETS.
-TARGETS = ("rehearsal", "rented")
+TARGETS = ("rehearsal", "rented", "aws")
 
 HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", "ssh-rsa")
 
@@ -57,7 +58,7 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class StackConfig:
-    """All of the stack's settings, checked."""
+    """All of the stack's settings, checked; `aws` is there for that target alone."""
 
     target: str
     store: StoreConfig
@@ -67,6 +68,8 @@ class StackConfig:
     configure: bool
     rehearsal_directory: Path
     store_port: int
+    max_price_per_hour: float | None = None
+    aws: AwsSettings | None = None
 
 
 class ConfigRefused(BadInput):
@@ -99,7 +102,7 @@ def parse_config(stack: str, raw: Mapping[str, str], checkout: Path = CHECKOUT) 
     directory = _under(checkout, rehearsal.text("directory", allowed="a path") or ".rehearsal")
     store_port = rehearsal.integer("store_port", 1024, 65535, 18333)
     rehearsal.close()
-    if target == "rented" and rehearsal.values:
+    if target != "rehearsal" and rehearsal.values:
         problems.add("decamp:rehearsal", "belongs to the target rehearsal alone", expected="no such key")
     store = _read_store(top.section("store"), target, store_port)
     ssh = top.section("ssh")
@@ -108,13 +111,37 @@ def parse_config(stack: str, raw: Mapping[str, str], checkout: Path = CHECKOUT) 
     ssh.close()
     deadline = top.instant("deadline") or ""
     nodes = _read_nodes(top, target, user, deadline)
-    _check_prices(top, nodes)
+    max_price = top.price("max_price_per_hour")
+    aws = _read_aws(top, target, store, deadline)
+    if aws is None:
+        _check_prices(top, nodes, max_price)
     workspace = top.text("workspace", pattern=r"/[^\0]+", allowed="an absolute path below /") or "/workspace"
     configure = top.flag("configure")
     top.close()
     if problems.found:
         raise ConfigRefused(stack, problems.found)
-    return StackConfig(target, store, nodes, key_file, workspace, configure, directory, store_port)
+    return StackConfig(
+        target,
+        store,
+        nodes,
+        key_file,
+        workspace,
+        configure,
+        directory,
+        store_port,
+        max_price_per_hour=max_price,
+        aws=aws,
+    )
+
+
+def _read_aws(top: Section, target: str, store: StoreConfig, deadline: str) -> AwsSettings | None:
+    section, any_source = top.section("aws"), top.flag("allow_any_source")
+    if target == "aws":
+        return read_settings(section, deadline=deadline, store_url=store.url, allow_any_source=any_source)
+    if section.values or any_source:
+        key = section.key if section.values else top.name("allow_any_source")
+        top.problems.add(key, "belongs to the target aws alone", expected="no such key")
+    return None
 
 
 def _decode(raw: Mapping[str, str], problems: Problems) -> dict[str, object]:
@@ -139,9 +166,7 @@ def _under(checkout: Path, text: str) -> Path:
 
 def _read_store(section: Section, target: str, store_port: int) -> StoreConfig:
     rehearsal = target == "rehearsal"
-    url = section.text(
-        "url", pattern=_STORE_URL, allowed="s3://bucket or s3://bucket/prefix", required=target == "rented"
-    )
+    url = section.text("url", pattern=_STORE_URL, allowed="s3://bucket or s3://bucket/prefix", required=not rehearsal)
     endpoint = section.text(
         "endpoint", pattern=_ENDPOINT, allowed="http(s)://host[:port] without user, password, path or query"
     )
@@ -161,7 +186,7 @@ def _read_store(section: Section, target: str, store_port: int) -> StoreConfig:
 
 def _read_key_file(ssh: Section, target: str, directory: Path, checkout: Path) -> Path:
     allowed = "the path of the private key that opens the nodes, readable by you alone"
-    text = ssh.text("private_key_file", allowed=allowed, required=target == "rented", run="ssh-keygen -t ed25519")
+    text = ssh.text("private_key_file", allowed=allowed, required=target != "rehearsal", run="ssh-keygen -t ed25519")
     if target == "rehearsal" or text is None:
         return _under(checkout, text) if text else directory / "ssh" / "operator_ed25519"
     path = _under(checkout, text)
@@ -208,6 +233,8 @@ def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeC
         host = section.text("host", pattern=_HOST, allowed="an address or a host's name", required=True)
         port = section.integer("port", 1, 65535, 22)
         host_key = _read_host_key(section, host or "HOST", port)
+    elif target == "aws":
+        host = ""  # EC2 gives the address, and the first contact the host key
     else:
         numbered = re.fullmatch(r"node-(\d{1,3})", name or "")
         given = numbered is not None and 1 <= int(numbered[1]) <= 254
@@ -221,7 +248,8 @@ def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeC
         user=section.text("user", pattern=r"[a-z_][a-z0-9_-]{0,31}", allowed="a login name") or user,
         host_key=host_key,
         gpu=section.text("gpu", allowed="the GPUs' name, e.g. 8x B200") or ("none" if target == "rehearsal" else ""),
-        price_per_hour=section.price("price_per_hour"),
+        # What an instance costs is asked of AWS, or is in decamp:aws.purchase.
+        price_per_hour=None if target == "aws" else section.price("price_per_hour"),
         deadline=section.instant("deadline") or deadline,
     )
 
@@ -252,8 +280,7 @@ def _read_host_key(section: Section, host: str, port: int) -> str:
     return f"{kind} {body}"
 
 
-def _check_prices(top: Section, nodes: tuple[NodeConfig, ...]) -> None:
-    limit = top.price("max_price_per_hour")
+def _check_prices(top: Section, nodes: tuple[NodeConfig, ...], limit: float | None) -> None:
     if limit is None:
         return
     unpriced = [node.name for node in nodes if node.price_per_hour is None]

@@ -1,0 +1,1 @@
+"""What Decamp asks an AWS account itself, beside what the Pulumi provider does: facts, prices, capacity, leftovers."""
