@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import decamp
-from decamp.errors import EXIT_ARCHIVE, EXIT_DONE, EXIT_INTERRUPTED, BadInput, DecampError
+from decamp.errors import EXIT_ARCHIVE, EXIT_DONE, EXIT_INTERRUPTED, EXIT_NOT_SAFE, BadInput, DecampError
 
 # Subcommands that live in modules of their own and need what only the operator's machine has.
 _OPERATOR_COMMANDS = {
@@ -111,6 +111,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_DONE
+    except Exception as error:  # a defect of ours is NOT SAFE too, in one line; the traceback is there for who asks
+        if os.environ.get("DECAMP_DEBUG"):
+            raise
+        defect = DecampError(
+            "decamp",
+            "a defect ended the command",
+            found=repr(error),
+            run="the same command with DECAMP_DEBUG=1, and report it",
+        )
+        _tell_error(defect, as_json)
+        code = EXIT_NOT_SAFE
     try:
         sys.stdout.flush()
         sys.stderr.flush()

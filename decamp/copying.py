@@ -7,11 +7,7 @@ back through a queue, and what is proven is made durable in the index as it come
 from __future__ import annotations
 
 import hashlib
-import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from decamp.bag import collides, plain_key
@@ -25,21 +21,18 @@ from decamp.packs import PACK_PREFIX, PACKED_FILE_LIMIT_BYTES, Member, Pack, new
 from decamp.progress import Progress
 from decamp.reading import EntryChanged, OpenedFile
 from decamp.rules import Rule
-from decamp.sending import ByteBudget, ResumedUpload, Sender, StartedUpload, Stopped, upload_identity
+from decamp.sending import ByteBudget, ResumedUpload, Sender, StartedUpload, upload_identity
 from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
+from decamp.workers import UPLOADS, Result, Stopped, Workers
 
 PLAIN_SMALL_FILES = 100  # up to so many small files lie as plain objects, which a person finds more easily
-_UPLOADS = min(max(2 * (os.cpu_count() or 1), 8), 32)
-_READERS = min(max(os.cpu_count() or 1, 3), 8)
-_BUDGET_BYTES = _UPLOADS * (10 << 20)  # somewhat more than a part each, so that no upload waits for the disk
+_BUDGET_BYTES = UPLOADS * (10 << 20)  # somewhat more than a part each, so that no upload waits for the disk
 _OUTSTANDING_FILES = 12
 _PENDING = (
     f"state={int(State.PENDING)} AND kind={int(Kind.FILE)} AND hardlink IS NULL AND tier=? "
     f"AND size{{}}{PACKED_FILE_LIMIT_BYTES}"
 )
-
-Result = Callable[[], None]
 
 
 @dataclass
@@ -57,7 +50,6 @@ class Copier:
     Attributes:
         totals: what was done so far.
         findings: why entries could not be read, by path as the index has it.
-        failure: the store's failure that ended the copying early, or None.
     """
 
     def __init__(
@@ -76,25 +68,23 @@ class Copier:
         self._existing = existing
         self._progress = progress
         self._has_earlier = has_earlier_content
-        self._stop = threading.Event()
-        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self._outstanding = 0
+        self._workers = Workers()
         self._budget = ByteBudget(_BUDGET_BYTES)
-        self._sender = Sender(store, traits, self._budget, self._stop, self._progress.advance)
-        self._uploads = ThreadPoolExecutor(_UPLOADS, "upload")
-        self._readers = ThreadPoolExecutor(_READERS, "read")
+        self._sender = Sender(store, traits, self._budget, self._workers.stop, self._progress.advance)
         self._resumable: dict[str, tuple[str, ResumedUpload]] = {}  # by the identity of the file's state
         self.totals = CopyTotals()
         self.findings: dict[bytes, Finding] = {}
-        self.failure: StoreFailure | None = None
+
+    @property
+    def failure(self) -> StoreFailure | None:
+        """The store's failure that ended the copying early, or None."""
+        return self._workers.failure
 
     def __enter__(self) -> Copier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._readers.shutdown(wait=False, cancel_futures=True)
-        self._uploads.shutdown(wait=False, cancel_futures=True)
+        self._workers.close()
 
     def adopt_uploads(self) -> None:
         """Ends multipart uploads that an earlier run left, except those that can be continued."""
@@ -142,10 +132,14 @@ class Copier:
         pack = Pack()
         next_small, next_large = next(small, None), next(large, None)
         while True:
-            while next_large is not None and self._outstanding < _OUTSTANDING_FILES and not self._stop.is_set():
+            while (
+                next_large is not None
+                and self._workers.outstanding < _OUTSTANDING_FILES
+                and not self._workers.stop.is_set()
+            ):
                 self._start_large(next_large)
                 next_large = next(large, None)
-            if next_small is not None and not self._stop.is_set():
+            if next_small is not None and not self._workers.stop.is_set():
                 for _ in range(64):
                     if next_small is None:
                         break
@@ -157,51 +151,16 @@ class Copier:
                 if next_small is None and pack.members:
                     self._send_pack(pack)
                     pack = Pack()
-                self._take_results(wait=False)
-            elif self._outstanding:
-                self._take_results(wait=True)
-            elif next_large is None or self._stop.is_set():
+                self._workers.take_results(wait=False)
+            elif self._workers.outstanding:
+                self._workers.take_results(wait=True)
+            elif next_large is None or self._workers.stop.is_set():
                 break
         self._index.commit()
 
     def _entries(self, where: str, tier: int) -> Iterator[Entry]:
         for batch in self._index.batches(where, (tier,), size=256):
             yield from batch
-
-    # Results of worker threads are small functions that the owner of the index runs.
-
-    def _submit(self, pool: ThreadPoolExecutor, work: Callable[[], Result]) -> None:
-        def run() -> None:
-            try:
-                result = work()
-            except Stopped:
-                result = _nothing
-            except StoreFailure as failure:
-                result = self._failed(failure)
-            except BaseException as error:  # a defect of ours must end the run, not hang it
-                result = _raiser(error)
-            self._results.put(result)
-
-        self._outstanding += 1
-        pool.submit(run)
-
-    def _failed(self, failure: StoreFailure) -> Result:
-        def note() -> None:
-            if self.failure is None:
-                self.failure = failure
-            self._stop.set()
-
-        return note
-
-    def _take_results(self, wait: bool) -> None:
-        while self._outstanding:
-            try:
-                result = self._results.get(block=wait, timeout=1.0 if wait else None)
-            except queue.Empty:
-                return
-            self._outstanding -= 1
-            result()
-            wait = False
 
     # Small files.
 
@@ -227,8 +186,8 @@ class Copier:
         self._index.forget_content(entry.path, key)
         self._index.commit()
         chosen = key
-        self._submit(
-            self._uploads,
+        self._workers.submit(
+            self._workers.uploads,
             lambda: self._stored_plain(entry, self._sender.send_body(chosen, content, digest), digest, None, checks),
         )
 
@@ -244,7 +203,7 @@ class Copier:
                 self._budget.release(size)
             return lambda: self._note_pack(record, members)
 
-        self._submit(self._uploads, work)
+        self._workers.submit(self._workers.uploads, work)
 
     def _note_pack(self, record: ObjectRecord, members: list[Member]) -> None:
         self._index.put_object(record)
@@ -260,7 +219,7 @@ class Copier:
 
     def _start_large(self, entry: Entry) -> None:
         if self._may_be_there(entry):
-            self._submit(self._readers, lambda: self._guarded(entry, self._hash_first))
+            self._workers.submit(self._workers.readers, lambda: self._guarded(entry, self._hash_first))
             return
         self._send_large(entry)
 
@@ -305,26 +264,25 @@ class Copier:
         def send(file: OpenedFile, entry: Entry) -> Result:
             checks = check_entry(entry, self._rules)
             record, digest, offset = self._sender.send_file(
-                file, entry, target, as_pack, self._uploads, self._note_started, resumed
+                file, entry, target, as_pack, self._workers.uploads, self._note_started, resumed
             )
             return self._stored_plain(entry, record, digest, offset, checks)
 
-        self._submit(self._readers, lambda: self._guarded(entry, send))
+        self._workers.submit(self._workers.readers, lambda: self._guarded(entry, send))
 
     def _note_started(self, started: StartedUpload) -> None:
         def note() -> None:
-            self._outstanding += 1  # this result answers no submission of its own
             self._index.execute(
                 "INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
                 (started.key, started.upload_id, started.part_bytes, started.identity),
             )
             self._index.commit()
 
-        self._results.put(note)
+        self._workers.tell(note)
 
     def _guarded(self, entry: Entry, work: Callable[[OpenedFile, Entry], Result]) -> Result:
         """Opens the file for some work in a reader thread; a change or a read error is a result too."""
-        if self._stop.is_set():
+        if self._workers.stop.is_set():
             raise Stopped
         try:
             with OpenedFile(entry) as file:
@@ -398,14 +356,3 @@ class Copier:
     @staticmethod
     def _add(totals: dict[int, int], entry: Entry) -> None:
         totals[entry.tier] = totals.get(entry.tier, 0) + entry.size
-
-
-def _nothing() -> None:
-    """The result of work that the end of the run cut short."""
-
-
-def _raiser(error: BaseException) -> Result:
-    def fail() -> None:
-        raise error
-
-    return fail

@@ -17,6 +17,7 @@ from decamp.reading import OpenedFile
 from decamp.store.client import Store, base64_digest, composite_checksum
 from decamp.store.probe import StoreTraits
 from decamp.transfer import PART_BYTES, part_bytes_for, read_digest, retried
+from decamp.workers import Stopped
 
 
 class ByteBudget:
@@ -56,10 +57,6 @@ class Buffers:
         """Takes a buffer that nobody refers to any more."""
         if len(buffer) == PART_BYTES:
             self._free.append(buffer)
-
-
-class Stopped(Exception):
-    """The run is being ended; what was sent so far stays for the next one."""
 
 
 @dataclass(frozen=True)
