@@ -130,9 +130,7 @@ def find_offerings(account: Account, options: argparse.Namespace) -> list[Offeri
         if getattr(options, name):
             wanted[parameter] = _read_instant(f"--{name}", getattr(options, name))
     if not list_zones(account, options.instance_type):
-        raise BadInput(
-            "--region", f"{account.region} does not offer {options.instance_type}", run="decamp capacity find"
-        )
+        raise BadInput("--region", f"{account.region} does not offer {options.instance_type}")
     found: list[Offering] = []
     with translated("capacity block offerings"):
         for page in account.ec2.get_paginator("describe_capacity_block_offerings").paginate(**wanted):
@@ -159,9 +157,8 @@ def _tell_offerings(offerings: list[Offering], options: argparse.Namespace) -> N
         print(json.dumps({"offerings": [asdict(offering) for offering in offerings]}, sort_keys=True))
         return
     if not offerings:
-        print(
-            f"nothing is offered: {options.count} x {options.instance_type} for {options.hours} h in {options.region}"
-        )
+        wanted = f"{options.count} x {options.instance_type} for {options.hours} h in {options.region}"
+        print(f"nothing is offered: {wanted}")
         print("try other hours, a smaller count, another region, or a later --latest")
     for offering in offerings:
         print(describe(offering))

@@ -8,7 +8,7 @@ import json
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decamp.errors import BadInput
@@ -120,24 +120,20 @@ def parse_config(stack: str, raw: Mapping[str, str], checkout: Path = CHECKOUT) 
     top.close()
     if problems.found:
         raise ConfigRefused(stack, problems.found)
-    return StackConfig(
-        target,
-        store,
-        nodes,
-        key_file,
-        workspace,
-        configure,
-        directory,
-        store_port,
-        max_price_per_hour=max_price,
-        aws=aws,
-    )
+    if aws is not None:
+        store = replace(store, region=aws.region)
+    return StackConfig(target, store, nodes, key_file, workspace, configure, directory, store_port, max_price, aws)
 
 
 def _read_aws(top: Section, target: str, store: StoreConfig, deadline: str) -> AwsSettings | None:
     section, any_source = top.section("aws"), top.flag("allow_any_source")
     if target == "aws":
-        return read_settings(section, deadline=deadline, store_url=store.url, allow_any_source=any_source)
+        aws = read_settings(section, deadline=deadline, store_url=store.url, allow_any_source=any_source)
+        given = top.section("store").values.get("region")
+        if given not in (None, "", aws.region):
+            # Elsewhere every byte would be paid for, and the gateway endpoint would not carry it.
+            top.problems.add("decamp:store.region", "is not the nodes' region", expected=aws.region, found=given)
+        return aws
     if section.values or any_source:
         key = section.key if section.values else top.name("allow_any_source")
         top.problems.add(key, "belongs to the target aws alone", expected="no such key")

@@ -40,8 +40,8 @@ def _efa_cards(count: int, first: str, others_from: int, others: str) -> tuple[I
     return head + tuple(Interface(card, 1, others) for card in range(others_from, count))
 
 
-# EC2 User Guide, "Maximize network bandwidth on EFA-enabled accelerated instances" (2025): card 0 carries IP on device 0,
-# the others are efa-only on device 1, which takes no address. On p6-b200 all eight cards have such a second device.
+# EC2 User Guide, "Maximize network bandwidth on EFA-enabled accelerated instances" (2025): card 0 carries IP on device
+# 0, the others are efa-only on device 1, which takes no address. On p6-b200 all eight cards have such a second device.
 EFA_INTERFACES: dict[str, tuple[Interface, ...]] = {
     "p6-b200.48xlarge": _efa_cards(8, "interface", 0, "efa-only"),
     "p5en.48xlarge": _efa_cards(16, "efa", 1, "efa-only"),

@@ -11,7 +11,6 @@ from decamp.aws.account import PRICING_REGION, Account, translated
 from decamp.aws.price_table import AS_OF, GP3_PER_GIB_MONTH, HOURS_PER_MONTH, ON_DEMAND_PER_HOUR, PUBLIC_IPV4_PER_HOUR
 from decamp.errors import DecampError
 
-# Codes of the refusals by which the price list service says that it may not be asked; the table is used then.
 SPOT_HISTORY = timedelta(hours=6)
 
 
