@@ -125,7 +125,7 @@ B200_X8 = Machine(
         HOST_BRIDGE,
         *(
             Function(f"0000:{bus}:00.0", "10de", "2901", "030200")
-            for bus in "1b 43 52 61 9d c3 d1 df".split()
+            for bus in ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
         ),
         *(Function(f"0000:05:00.{n}", "15b3", "1021", "020700", SWITCH_VPD) for n in range(2)),
         Function("0000:29:00.0", "15b3", "1021", "020700", ORDINARY_VPD),
@@ -150,7 +150,10 @@ RTX_PRO_6000_X4 = Machine(
 # NVLink 4: the switches themselves are on the bus.
 H100_X8 = Machine(
     functions=[
-        *(Function(f"0000:{bus}:00.0", "10de", "2330", "030200") for bus in "18 2a 3a 5d 9a ab ba db".split()),
+        *(
+            Function(f"0000:{bus}:00.0", "10de", "2330", "030200")
+            for bus in ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
+        ),
         *(Function(f"0000:{bus}:00.0", "10de", "22a3", "068000") for bus in ("05", "06", "07", "08")),
     ],
     product="NVIDIA H100 80GB HBM3",

@@ -36,7 +36,8 @@ report=/var/lib/stand-in-gpu/nvidia-smi-q.txt
 case "$*" in
 -q) exec sed "s/@DRIVER@/{version}/" $report ;;
 *fabric.state*)
-    awk -F' : ' '/^GPU /{{split($0, g, " ")}} /^        State  /{{s=$2}} /^        Status  /{{print g[2] ", " s ", " $2}}' $report ;;
+    awk -F' : ' '/^GPU /{{split($0, g, " ")}} /^        State  /{{s=$2}}
+        /^        Status  /{{print g[2] ", " s ", " $2}}' $report ;;
 *) echo "stand-in nvidia-smi: cannot: $*" >&2; exit 2 ;;
 esac
 """
@@ -50,17 +51,23 @@ if [ "$loaded" != "{version}" ]; then
 Please update with matching NVIDIA driver package."
     exit 1
 fi
-[ -d /sys/module/ib_umad ] || {{ echo "request to query NVSwitch device information failed: NV_WARN_NOTHING_TO_DO"; exit 1; }}
+if [ ! -d /sys/module/ib_umad ]; then
+    echo "request to query NVSwitch device information failed: NV_WARN_NOTHING_TO_DO"
+    exit 1
+fi
 echo "Successfully configured all the available NVSwitches to route GPU NVLink traffic."
 if [ ! -e /var/lib/stand-in-gpu/fabric-stuck ]; then
-    sed -i '/^    Fabric$/,/^    FB/{{s/^\\(        State .* : \\).*/\\1Completed/; s/^\\(        Status .* : \\).*/\\1Success/}}' \
-        /var/lib/stand-in-gpu/nvidia-smi-q.txt
+    sed -i -e '/^    Fabric$/,/^    FB/s/^\\(        State .* : \\).*/\\1Completed/' \
+        -e '/^    Fabric$/,/^    FB/s/^\\(        Status .* : \\).*/\\1Success/' /var/lib/stand-in-gpu/nvidia-smi-q.txt
 fi
 exec sleep infinity
 """
 
 DCGMI = """#!/bin/sh
-systemctl is-active --quiet nvidia-dcgm || {{ echo "Error: unable to establish a connection to the specified host: localhost"; exit 255; }}
+if ! systemctl is-active --quiet nvidia-dcgm; then
+    echo "Error: unable to establish a connection to the specified host: localhost"
+    exit 255
+fi
 echo "$(grep -c '^GPU ' /var/lib/stand-in-gpu/nvidia-smi-q.txt) GPUs found."
 """
 
@@ -69,7 +76,9 @@ echo "nvcc: NVIDIA (R) Cuda compiler driver"
 echo "Cuda compilation tools, release 13.0, V13.0.88"
 """
 
-UNIT = "[Unit]\nDescription=Stand-in for {name}\n[Service]\nExecStart={command}\n[Install]\nWantedBy=multi-user.target\n"
+UNIT = (
+    "[Unit]\nDescription=Stand-in for {name}\n[Service]\nExecStart={command}\n[Install]\nWantedBy=multi-user.target\n"
+)
 
 PIN = "Package: *nvidia* libcuda* libnv*\nPin: version {version}*\nPin-Priority: 1001\n"
 
@@ -99,7 +108,9 @@ def build_module(version: str, licence: str = "Dual MIT/GPL") -> bytes:
     modinfo = f"version={version}\0license={licence}\0name=nvidia\0".encode()
     names = b"\0.modinfo\0.shstrtab\0"
     body = modinfo + names
-    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 3, 2)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 1, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 3, 2
+    )
     sections = b"".join(
         struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, offset, size, 0, 0, 1, 0)
         for name, kind, offset, size in ((0, 0, 0, 0), (1, 1, 64, len(modinfo)), (10, 3, 64 + len(modinfo), len(names)))
@@ -113,7 +124,12 @@ def describe_driver(version: str, licence: str = "Dual MIT/GPL") -> list[Package
     return [
         # The dependencies carry no version, so that the pin alone keeps a newer branch out.
         Package("nvidia-open", full, "nvidia-driver-cuda, nvidia-kernel-open-dkms"),
-        Package("nvidia-driver-cuda", full, "nvidia-persistenced", files={"/usr/bin/nvidia-smi": SMI.format(version=version)}),
+        Package(
+            "nvidia-driver-cuda",
+            full,
+            "nvidia-persistenced",
+            files={"/usr/bin/nvidia-smi": SMI.format(version=version)},
+        ),
         Package(
             "nvidia-kernel-open-dkms",
             full,
@@ -172,7 +188,7 @@ def describe_repository() -> list[Package]:
             "datacenter-gpu-manager-4-core",
             "1:4.5.2-1",
             files={
-                "/usr/bin/dcgmi": DCGMI.format(),
+                "/usr/bin/dcgmi": DCGMI,
                 "/lib/systemd/system/nvidia-dcgm.service": UNIT.format(name="DCGM", command="/usr/bin/sleep infinity"),
             },
         ),
@@ -188,7 +204,8 @@ def build_package(package: Package, directory: Path) -> None:
     for name in ("Provides", "Conflicts", "Replaces") if package.replaces else ():
         depends += f"{name}: {package.replaces}\n"
     (tree / "DEBIAN/control").write_text(
-        f"Package: {package.name}\nVersion: {package.version}\nArchitecture: amd64\nMaintainer: tests <tests@localhost>\n"
+        f"Package: {package.name}\nVersion: {package.version}\nArchitecture: amd64\n"
+        "Maintainer: tests <tests@localhost>\n"
         f"{depends}Description: Stand-in for the package of this name\n"
     )
     for path, content in {**package.files, "/DEBIAN/postinst": package.postinst}.items():
@@ -225,13 +242,30 @@ class Repository:
 def sign(directory: Path, gpg_home: Path) -> str:
     """Writes the key, Release, Release.gpg and InRelease; returns the key's fingerprint."""
     gpg_home.mkdir(mode=0o700)
-    gpg = ["gpg", "--homedir", str(gpg_home), "--batch", "--quiet", "--yes", "--pinentry-mode", "loopback", "--passphrase", ""]
-    subprocess.run([*gpg, "--quick-generate-key", "stand-in <tests@localhost>", "ed25519", "sign", "1d"], check=True, capture_output=True)
+    gpg = [
+        "gpg",
+        "--homedir",
+        str(gpg_home),
+        "--batch",
+        "--quiet",
+        "--yes",
+        "--pinentry-mode",
+        "loopback",
+        "--passphrase",
+        "",
+    ]
+    subprocess.run(
+        [*gpg, "--quick-generate-key", "stand-in <tests@localhost>", "ed25519", "sign", "1d"],
+        check=True,
+        capture_output=True,
+    )
     shown = subprocess.run([*gpg, "--with-colons", "--list-keys"], check=True, capture_output=True, text=True).stdout
     key = subprocess.run([*gpg, "--armor", "--export"], check=True, capture_output=True).stdout
     (directory / "3bf863cc.pub").write_bytes(key)
     for flag, name in (("--clearsign", "InRelease"), ("--detach-sign", "Release.gpg")):
-        subprocess.run([*gpg, "--output", str(directory / name), flag, str(directory / "Release")], check=True, capture_output=True)
+        subprocess.run(
+            [*gpg, "--output", str(directory / name), flag, str(directory / "Release")], check=True, capture_output=True
+        )
     # gpg leaves an agent behind that would outlive the test.
     subprocess.run(["gpgconf", "--homedir", str(gpg_home), "--kill", "all"], check=True, capture_output=True)
     return next(line.split(":")[9] for line in shown.splitlines() if line.startswith("fpr:"))

@@ -35,7 +35,9 @@ def test_both_ask_for_a_driver_first(node: GpuHost, repository: Repository) -> N
 def test_both_install_work_and_change_nothing_again(node: GpuHost, repository: Repository) -> None:
     checked = node.play("nvidia_driver", "cuda_toolkit", "dcgm", **repository.variables)
     assert checked.status == 0, checked.output
-    assert node.ask("/usr/local/cuda-13.0/bin/nvcc --version | tail -1").startswith("Cuda compilation tools, release 13.0")
+    assert node.ask("/usr/local/cuda-13.0/bin/nvcc --version | tail -1").startswith(
+        "Cuda compilation tools, release 13.0"
+    )
     assert node.ask("bash -lc 'command -v nvcc'") == "/usr/local/cuda-13.0/bin/nvcc"
     assert node.ask("systemctl is-active nvidia-dcgm; systemctl is-enabled nvidia-dcgm") == "active\nenabled"
     assert node.ask("dcgmi discovery -l") == "4 GPUs found."
@@ -45,12 +47,19 @@ def test_both_install_work_and_change_nothing_again(node: GpuHost, repository: R
 
 def test_check_mode_and_refusals(node: GpuHost, repository: Repository) -> None:
     packages = node.ask("dpkg -l | md5sum")
-    full = node.play("cuda_toolkit", cuda_toolkit_version="13.0.2", cuda_toolkit_space_gib=10**6, **repository.variables)
+    full = node.play(
+        "cuda_toolkit", cuda_toolkit_version="13.0.2", cuda_toolkit_space_gib=10**6, **repository.variables
+    )
     assert full.status == 0, full.output  # it is there already, so it needs no room
-    roomless = node.play("cuda_toolkit", cuda_toolkit_version="13.2.1", cuda_toolkit_space_gib=10**6, **repository.variables)
+    roomless = node.play(
+        "cuda_toolkit", cuda_toolkit_version="13.2.1", cuda_toolkit_space_gib=10**6, **repository.variables
+    )
     roomless.says("/usr/local: too little space for the CUDA toolkit: expected 1000000 GiB free, found")
     newer = node.play("cuda_toolkit", cuda_toolkit_version="14.0.1", **repository.variables)
-    newer.says("cuda_toolkit_version: newer than the driver: expected a driver for CUDA 14.0", f"found driver {DRIVER} for CUDA 13.2")
+    newer.says(
+        "cuda_toolkit_version: newer than the driver: expected a driver for CUDA 14.0",
+        f"found driver {DRIVER} for CUDA 13.2",
+    )
     absent = node.play("dcgm", dcgm_version="4.9.9", **repository.variables)
     absent.says("datacenter-gpu-manager-4-cuda13: version not in the repository: expected 4.9.9, found 1:4.5.2-1")
     would = node.play("cuda_toolkit", check=True, cuda_toolkit_version="13.2.1", **repository.variables)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -55,7 +54,7 @@ def test_says_that_there_is_no_gpu(node_without_gpu: GpuHost) -> None:
     assert record["gpus"] == [] and record["nvswitch"]["present"] is False
 
 
-def test_refuses_a_relative_path_before_writing_anything(node_without_gpu: GpuHost, tmp_path: Path) -> None:
+def test_refuses_a_relative_path_before_writing_anything(node_without_gpu: GpuHost) -> None:
     played = node_without_gpu.play("node_facts", node_facts_record_path="facts.json")
     assert played.status != 0 and played.changed == 0
     played.says("node_facts_record_path: not usable: expected an absolute path")

@@ -45,7 +45,8 @@ def test_bad_settings_and_sources_stop_before_any_package_changes(bare_node: Gpu
     wrong_key.says("3bf863cc.pub: wrong signing key: expected " + "0" * 40, f"found {repository.fingerprint}")
 
     assert all(played.status != 0 for played in (low, wrong_key))
-    assert bare_node.ask("ls /etc/apt/sources.list.d/ /etc/apt/keyrings/; find /etc/modprobe.d /tmp -name 'decamp*'").split() == [
+    left = bare_node.ask("ls /etc/apt/sources.list.d/ /etc/apt/keyrings/; find /etc/modprobe.d /tmp -name 'decamp*'")
+    assert left.split() == [
         "/etc/apt/keyrings/:", "/etc/apt/sources.list.d/:",
     ]  # fmt: skip
     assert bare_node.ask("dpkg -l | grep -c nvidia || true") == "0"
@@ -66,7 +67,9 @@ def test_an_unpublished_version_is_refused_with_those_there_are(bare_node: GpuHo
     assert bare_node.ask("dpkg -l | grep -c nvidia || true") == "0"
 
 
-def test_installs_the_pinned_driver_reboots_and_changes_nothing_again(bare_node: GpuHost, repository: Repository) -> None:
+def test_installs_the_pinned_driver_reboots_and_changes_nothing_again(
+    bare_node: GpuHost, repository: Repository
+) -> None:
     bare_node.run(f"touch {STAND_IN}/has-nouveau; mkdir /run/stand-in-gpu/module/nouveau")
     boot = bare_node.boot_id()
     first = bare_node.play("nvidia_driver", **repository.variables)
@@ -80,7 +83,10 @@ def test_installs_the_pinned_driver_reboots_and_changes_nothing_again(bare_node:
     # The initramfs was made again after the rule was written, or nouveau would come back from it.
     assert "blacklist nouveau" in bare_node.ask("cat /var/log/initramfs-updates")
     assert bare_node.run("test -d /sys/module/nouveau", check=False).returncode == 1
-    assert bare_node.ask("systemctl is-active nvidia-persistenced; systemctl is-enabled nvidia-persistenced") == "active\nenabled"
+    assert (
+        bare_node.ask("systemctl is-active nvidia-persistenced; systemctl is-enabled nvidia-persistenced")
+        == "active\nenabled"
+    )
     assert set(bare_node.ask("apt-mark showhold").split()) == {
         "nvidia-open", "nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced",
     }  # fmt: skip
@@ -111,7 +117,7 @@ def test_an_upgrade_behind_its_back_leads_to_a_reboot_unless_somebody_works(
     refused.says("a reboot is needed and processes use the GPU", "sleep")
     assert bare_node.boot_id() == boot
 
-    bare_node.run("kill $(pidof sleep -s) ; for p in $(pidof sleep); do ls -l /proc/$p/fd | grep -q nvidia0 && kill $p; done; true")
+    bare_node.run("for p in $(pidof sleep); do if ls -l /proc/$p/fd | grep -q nvidia0; then kill $p; fi; done")
     played = bare_node.play("nvidia_driver", **repository.variables)
     assert played.status == 0, played.output
     assert bare_node.boot_id() != boot
@@ -120,7 +126,8 @@ def test_an_upgrade_behind_its_back_leads_to_a_reboot_unless_somebody_works(
 
 def test_a_good_driver_of_the_image_is_kept_and_only_held(image_node: GpuHost, repository: Repository) -> None:
     image_node.write(
-        "/etc/apt/sources.list.d/cuda-debian12-x86_64.list", f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n"
+        "/etc/apt/sources.list.d/cuda-debian12-x86_64.list",
+        f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n",
     )
     image_node.write("/etc/modprobe.d/image.conf", "blacklist nouveau\n")
     image_node.run(

@@ -1,4 +1,4 @@
-"""The role nvidia_fabric on booted hosts: exactly the driver's version, ready only when the fabric is, and not without one."""
+"""The role nvidia_fabric on booted hosts: exactly the driver's version, and ready only when the fabric is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ REPORT = STAND_IN / "nvidia-smi-q.txt"
 
 def install_driver(node: GpuHost, repository: Repository, version: str = DRIVER) -> None:
     """Gives the host a driver as an image would bring it: from a source of the image's own."""
-    node.write(
-        "/etc/apt/sources.list.d/cuda.list", f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n"
-    )
+    node.write("/etc/apt/sources.list.d/cuda.list", f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n")
     node.run(
-        f"apt-get update -qq && apt-get install -qq -y nvidia-driver-pinning-{version} && apt-get install -qq -y nvidia-open"
-        " && systemctl restart stand-in-gpu && nvidia-smi -q >/dev/null"
+        f"apt-get update -qq && apt-get install -qq -y nvidia-driver-pinning-{version}"
+        " && apt-get install -qq -y nvidia-open && systemctl restart stand-in-gpu && nvidia-smi -q >/dev/null"
     )
 
 
@@ -62,17 +60,20 @@ def test_a_gpu_that_waits_for_somebody_elses_fabric_is_named(rtx: GpuHost, repos
 
 
 def test_stops_before_anything_changes_when_no_driver_is_loaded(b200: GpuHost, repository: Repository) -> None:
-    b200.run("umount /proc/driver")
+    b200.run("mv /run/stand-in-gpu/driver/nvidia /run/stand-in-gpu/unloaded")
     before = b200.ask("dpkg -l | md5sum")
     played = b200.play("nvidia_fabric", **repository.variables)
-    b200.run("mount --bind /run/stand-in-gpu/driver /proc/driver")
+    b200.run("mv /run/stand-in-gpu/unloaded /run/stand-in-gpu/driver/nvidia")
     assert played.status != 0 and played.changed == 0
-    played.says(f"no driver that Fabric Manager could match", f"found none loaded and {DRIVER} installed")
+    played.says("no driver that Fabric Manager could match", f"found none loaded and {DRIVER} installed")
     assert b200.ask("dpkg -l | md5sum") == before
 
 
 def test_a_wrong_version_is_named_in_check_mode_and_left(b200: GpuHost, repository: Repository) -> None:
-    b200.run(f"apt-get install -qq -y --allow-downgrades nvidia-fabricmanager={NEWER_DRIVER}-1 && apt-mark hold nvidia-fabricmanager")
+    b200.run(
+        f"apt-get install -qq -y --allow-downgrades nvidia-fabricmanager={NEWER_DRIVER}-1"
+        " && apt-mark hold nvidia-fabricmanager"
+    )
     refused_by_itself = b200.run("nv-fabricmanager", check=False)
     assert f"version {NEWER_DRIVER} don't match with driver version {DRIVER}" in refused_by_itself.stdout
     played = b200.play("nvidia_fabric", check=True, **repository.variables)
@@ -118,4 +119,6 @@ def test_a_manager_that_does_not_run_is_reported_with_its_journal(b200: GpuHost,
     b200.run("systemctl stop nvidia-fabricmanager")
     played = b200.play("nvidia_fabric", **repository.variables)
     assert played.status != 0
-    played.says("nvidia-fabricmanager.service: not running: expected active, found failed", "NVLSM is not running, exiting")
+    played.says(
+        "nvidia-fabricmanager.service: not running: expected active, found failed", "NVLSM is not running, exiting"
+    )

@@ -48,7 +48,7 @@ Run = Callable[[list[str]], tuple[int, str]]
 
 def run_tool(command: list[str]) -> tuple[int, str]:
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False,
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"},
     )  # fmt: skip
     return done.returncode, done.stdout.decode("utf-8", "replace")
@@ -71,7 +71,11 @@ def list_names(directory: Path) -> list[str]:
 def find_instance_store(root: Path) -> list[str]:
     """Lists the disks that call themselves instance storage."""
     names = list_names(root / "sys/block")
-    return [f"/dev/{n}" for n in names if read_text(root / "sys/block" / n / "device/model").startswith(INSTANCE_STORE_MODEL)]
+    return [
+        f"/dev/{n}"
+        for n in names
+        if read_text(root / "sys/block" / n / "device/model").startswith(INSTANCE_STORE_MODEL)
+    ]
 
 
 def read_mounts(root: Path) -> list[tuple[str, str]]:
@@ -179,12 +183,16 @@ def decide(root: Path, run: Run, devices: list[str], label: str, mount_point: st
         if find_disks_below(root, source) <= set(disks):
             targets.setdefault(source, []).append(target)
     here = [source for source, places in targets.items() if mount_point in places]
-    others = [f"{source} is mounted at {mount_point}" for source, target in mounts if target == mount_point and not here]
+    others = [
+        f"{source} is mounted at {mount_point}" for source, target in mounts if target == mount_point and not here
+    ]
     if not others and not here and os.path.ismount(mount_point):
         others = ["something else is mounted there"]
     hidden = [] if here or others or not os.path.isdir(mount_point) else list_names(Path(mount_point))[:5]
     if others or hidden:
-        answer["reasons"] = [{"path": mount_point, "found": "; ".join(others) or "files that would be hidden: " + ", ".join(hidden)}]
+        answer["reasons"] = [
+            {"path": mount_point, "found": "; ".join(others) or "files that would be hidden: " + ", ".join(hidden)}
+        ]
         return {**answer, "state": "refused"}
     if here or len(targets) == 1:
         places = targets[here[0]] if here else next(iter(targets.values()))
@@ -197,7 +205,9 @@ def decide(root: Path, run: Run, devices: list[str], label: str, mount_point: st
     if uuid is not None:
         return {**answer, "state": "labelled", "uuid": uuid}
     answer["reasons"] = [
-        {"path": disk, "found": ", ".join(obstacles)} for disk in disks if (obstacles := find_obstacles(root, disk, mounts, run))
+        {"path": disk, "found": ", ".join(obstacles)}
+        for disk in disks
+        if (obstacles := find_obstacles(root, disk, mounts, run))
     ]
     return {**answer, "state": "refused" if answer["reasons"] else "blank"}
 

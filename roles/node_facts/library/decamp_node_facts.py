@@ -21,14 +21,10 @@ from ansible.module_utils.basic import AnsibleModule
 DOCUMENTATION = r"""
 module: decamp_node_facts
 short_description: Report a node's GPUs, driver, CUDA, kernel, memory, disks and network
-description:
-  - Returns one record as the fact C(decamp_node). Changes nothing.
+description: [Returns one record as the fact C(decamp_node). Changes nothing.]
 author: Decamp
 options:
-  tool_timeout_s:
-    description: Seconds after which a tool that does not answer counts as broken.
-    type: int
-    default: 60
+  tool_timeout_s: {type: int, default: 60, description: Seconds after which a tool counts as broken.}
 """
 
 NVIDIA, MELLANOX = "0x10de", "0x15b3"
@@ -72,10 +68,7 @@ def read_text(path: Path) -> str | None:
 
 
 def list_names(directory: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in directory.iterdir())
-    except OSError:
-        return []
+    return sorted(entry.name for entry in directory.iterdir()) if directory.is_dir() else []
 
 
 def find_pci_devices(root: Path) -> list[dict]:
@@ -178,7 +171,7 @@ def find_driver(root: Path, run: Run) -> tuple[dict, dict]:
         "installed": fields["version"],
         "installed_flavour": flavour,
         # A .run installation leaves its own remover behind; packages do not.
-        "installed_by": None if flavour is None else "runfile" if (root / "usr/bin/nvidia-uninstall").exists() else "package",
+        "installed_by": ("runfile" if (root / "usr/bin/nvidia-uninstall").exists() else "package") if flavour else None,
         "answers": status == 0,
         "answer": None if status == 0 else " ".join(output.split())[:300],
         "nouveau_loaded": (root / "sys/module/nouveau").exists(),
@@ -300,9 +293,7 @@ def collect(root: Path, run: Run) -> dict:
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={"tool_timeout_s": {"type": "int", "default": 60}}, supports_check_mode=True
-    )
+    module = AnsibleModule(argument_spec={"tool_timeout_s": {"type": "int", "default": 60}}, supports_check_mode=True)
     timeout_s = module.params["tool_timeout_s"]
     record = collect(Path("/"), lambda command: run_tool(command, timeout_s))
     module.exit_json(changed=False, ansible_facts={"decamp_node": record})
