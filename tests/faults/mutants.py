@@ -13,6 +13,7 @@ import importlib.machinery
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import types
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+GUARDED_CASES = 12
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 
@@ -278,23 +280,25 @@ class Caught:
 def hunt(mutant: Mutant, port: int, base: Path, seeds: int, jobs: int) -> Caught:
     """Runs the mutant's directed plans, then random ones, until one shows that a promise is broken."""
     from tests.faults.directed import directed_plans
-    from tests.faults.plans import make_plan
+    from tests.faults.plans import Plan, make_plan
     from tests.faults.soak import run_plans
 
     for part in mutant.together():
         part.place()
     tried = 0
-    names = {}
-    directed = []
+    names: dict[int, str] = {}
+    directed: list[Plan] = []
     for name in mutant.directed:
-        for plan in directed_plans(name):
-            names[plan.seed] = name
-            directed.append(plan)
+        plans = directed_plans(name)
+        names |= {plan.seed: name for plan in plans}
+        # A spread over the dangerous moments first, and then the moments between them.
+        spread = [plan for start in (0, 4, 2, 6, 1, 3, 5, 7) for plan in plans[start::8]]
+        directed += spread[: GUARDED_CASES // len(mutant.directed)] if mutant.guarded else spread
     # Random cases cannot show what is guarded twice either, so they are not spent on it.
-    for plans in (directed, [make_plan(seed) for seed in range(1, 1 if mutant.guarded else seeds + 1)]):
-        if not plans:
+    for chosen in (directed, [make_plan(seed) for seed in range(1, 1 if mutant.guarded else seeds + 1)]):
+        if not chosen:
             continue
-        summary = run_plans(plans, port, base, jobs, [mutant.name], lambda found, _: bool(found.broken))
+        summary = run_plans(chosen, port, base, jobs, [mutant.name], lambda found, _: bool(found.broken))
         tried += summary.cases
         for result in summary.wrong:
             if result.directory is not None:
@@ -318,6 +322,7 @@ def main() -> int:
     unknown: list[Any] = [name for name in arguments.names if name not in MUTANTS]
     if unknown:
         parser.error(f"unknown: {unknown}; known: {', '.join(MUTANTS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and directories go
     base = make_base()
     caught_count = missed = 0
     print(f"{'mutant':<42} {'caught by':<34} {'cases':>5}  problem")

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import queue
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -155,6 +156,7 @@ def main() -> int:
     parser.add_argument("--mutant", action="append", default=[], help="name of a defect that the engine is to have")
     arguments = parser.parse_args()
     seeds = [arguments.only] if arguments.only is not None else range(arguments.seed, arguments.seed + arguments.n)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and directories go
     base = make_base(arguments.directory)
     told = 0.0
     plans: list[Plan] = []

@@ -28,7 +28,7 @@ def preload() -> None:
     """Loads every module of the engine and makes botocore's slow first steps once for all children."""
     import boto3
     import botocore.endpoint
-    import botocore.loaders
+    import botocore.session
 
     import decamp
 
@@ -39,7 +39,7 @@ def preload() -> None:
     # What a run as another user would import when it needs it may lie where only root can read.
     for codec in ("ascii", "idna", "latin_1", "raw_unicode_escape", "unicode_escape", "utf_8_sig", "hex_codec"):
         importlib.import_module(f"encodings.{codec}")
-    botocore.loaders.create_loader = functools.cache(botocore.loaders.create_loader)
+    setattr(botocore.session, "create_loader", functools.cache(botocore.session.create_loader))  # noqa: B010
     boto3.session.Session().client("s3", region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x")
     shortened = types.SimpleNamespace(sleep=lambda wait_s: time.sleep(wait_s * WAIT_FACTOR), time=time.time)
     setattr(botocore.endpoint, "time", shortened)  # noqa: B010 - the module's own name for it is not public
