@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from decamp.checks import CheckResult, applies, check_whole, run_check
-from decamp.entries import Entry, plain_path, shown
+from decamp.entries import Entry, encode_checks, plain_path, shown
 from decamp.findings import Finding
 from decamp.index import Index
 from decamp.rules import Rule
@@ -30,11 +29,6 @@ def check_entry(entry: Entry, rules: tuple[Rule, ...]) -> str | None:
     return encode_checks([result.document() for result in results]) if results else None
 
 
-def encode_checks(documents: list[dict[str, Any]]) -> str:
-    """The one textual form of check results; failed_checks looks for it."""
-    return json.dumps(documents, separators=(",", ":"))
-
-
 def failed_checks(index: Index, rules: tuple[Rule, ...]) -> tuple[list[Finding], list[Finding]]:
     """Returns the failed checks of entries worth keeping: those that refuse, and those that only mark."""
     refusing: list[Finding] = []
@@ -43,8 +37,12 @@ def failed_checks(index: Index, rules: tuple[Rule, ...]) -> tuple[list[Finding],
         mark_only = rules[entry.rule].mark_only if entry.rule >= 0 else False
         for result in json.loads(entry.checks or "[]"):
             if not result["passed"]:
-                finding = Finding(shown(plain_path(entry.path)), f"the check {result['kind']} failed",
-                                  result.get("expected", ""), result.get("found", ""),
-                                  "mend the data, or mark the rule: on_failure: mark")
+                finding = Finding(
+                    shown(plain_path(entry.path)),
+                    f"the check {result['kind']} failed",
+                    result.get("expected", ""),
+                    result.get("found", ""),
+                    "mend the data, or mark the rule: on_failure: mark",
+                )
                 (marking if mark_only else refusing).append(finding)
     return refusing, marking

@@ -42,8 +42,14 @@ class State(IntEnum):
     UNREADABLE = 5
 
 
-STATE_NAMES = {State.PENDING: "unproven", State.PROVEN: "proven", State.GONE: "gone",
-               State.LEFT_BEHIND: "left_behind", State.UNSTORABLE: "unstorable", State.UNREADABLE: "unreadable"}
+STATE_NAMES = {
+    State.PENDING: "unproven",
+    State.PROVEN: "proven",
+    State.GONE: "gone",
+    State.LEFT_BEHIND: "left_behind",
+    State.UNSTORABLE: "unstorable",
+    State.UNREADABLE: "unreadable",
+}
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _STATES = {name: state for state, name in STATE_NAMES.items()}
 
@@ -101,8 +107,13 @@ def plain_path(key: bytes) -> bytes:
 def shown(path: bytes) -> str:
     """A path for people: one line, nothing lost that matters to the eye."""
     text = path.decode("utf-8", "backslashreplace")
-    return text if text.isprintable() else "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(
+            character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        )
+    )
 
 
 def _named(name: str, value: bytes) -> dict[str, str]:
@@ -163,7 +174,7 @@ def entry_line(entry: Entry, rules: tuple[Rule, ...]) -> bytes:
     """The entry's line of entries.jsonl, with its line end."""
     document = entry_document(entry, rules)
     try:
-        return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        return _encode(document).encode() + b"\n"
     except UnicodeEncodeError:  # a rule's pattern can hold bytes that are no text
         return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
@@ -188,17 +199,30 @@ def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
         if sha256 is not None and len(sha256) != 32:
             raise ValueError("sha256 has not 64 digits")
         return Entry(
-            path=sort_key(path), kind=kind, tier=TIERS.index(document["tier"]),
-            rule=rule_numbers.get(document.get("rule", ""), -1), size=size, mode=int(document["mode"], 8),
-            mtime_ns=int(document["mtime_ns"]), ctime_ns=int(identity["ctime_ns"]), ino=int(identity["ino"]),
-            dev=int(identity["dev"]), nlink=int(identity["nlink"]), uid=int(document["uid"]),
-            gid=int(document["gid"]), link=_unnamed(document, "link"),
+            path=sort_key(path),
+            kind=kind,
+            tier=TIERS.index(document["tier"]),
+            rule=rule_numbers.get(document.get("rule", ""), -1),
+            size=size,
+            mode=int(document["mode"], 8),
+            mtime_ns=int(document["mtime_ns"]),
+            ctime_ns=int(identity["ctime_ns"]),
+            ino=int(identity["ino"]),
+            dev=int(identity["dev"]),
+            nlink=int(identity["nlink"]),
+            uid=int(document["uid"]),
+            gid=int(document["gid"]),
+            link=_unnamed(document, "link"),
             xattrs=json.dumps(document["xattrs"]) if "xattrs" in document else None,
-            sparse=int(bool(document.get("sparse"))), state=_STATES[document["state"]], sha256=sha256,
-            object=target, offset=document.get("offset"),
+            sparse=int(bool(document.get("sparse"))),
+            state=_STATES[document["state"]],
+            sha256=sha256,
+            object=target,
+            offset=document.get("offset"),
             stored_size=int(document.get("stored_size", size)) if target is not None else None,
             hardlink=sort_key(hardlink) if hardlink is not None else None,
             checks=encode_checks(document["checks"]) if "checks" in document else None,
-            check_id=document.get("check_id"))
+            check_id=document.get("check_id"),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__} {error}") from error

@@ -143,7 +143,12 @@ def seal(document: dict[str, Any], signing_key: Path = _SIGNING_KEY) -> bytes:
         done = _ssh_keygen(["-q", "-Y", "sign", "-f", str(signing_key), "-n", _NAMESPACE], text)
         if done is not None and done.returncode == 0:
             sealed["signature"] = done.stdout.decode("ascii")
-    return json.dumps(sealed, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+    return _written(sealed)
+
+
+def _written(document: dict[str, Any]) -> bytes:
+    """The receipt's bytes, as text that any store and editor leaves alone."""
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True).encode("ascii") + b"\n"
 
 
 def parse_receipt(body: bytes, url: str) -> Receipt:
@@ -163,6 +168,13 @@ def parse_receipt(body: bytes, url: str) -> Receipt:
             raise DamagedReceipt(
                 f"{url}/{RECEIPT}", "the receipt was changed", expected=f"sha256 {expected}", found=str(found)
             )
+        if body != _written(document):
+            raise DamagedReceipt(
+                f"{url}/{RECEIPT}",
+                "the receipt was changed",
+                expected="the bytes as they were sealed",
+                found="other bytes of the same meaning",
+            )
         receipt = Receipt(document, hashlib.sha256(body).hexdigest())
         for name in (
             "node",
@@ -180,7 +192,7 @@ def parse_receipt(body: bytes, url: str) -> Receipt:
             "totals",
         ):
             getattr(receipt, name)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedReceipt(f"{url}/{RECEIPT}", "the receipt is damaged", found=str(error)) from error
     return receipt
 

@@ -24,13 +24,21 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}code{font-size:.92e
 
 def left_behind(index: Index, spec: Spec) -> list[dict[str, Any]]:
     """Garbage by rule: pattern, reason, number of entries, bytes."""
-    rows = index.query("SELECT rule, count(*), sum(size) FROM entry WHERE state=? GROUP BY rule ORDER BY rule",
-                       (int(State.LEFT_BEHIND),))
+    rows = index.query(
+        "SELECT rule, count(*), sum(size) FROM entry WHERE state=? GROUP BY rule ORDER BY rule",
+        (int(State.LEFT_BEHIND),),
+    )
     told = []
     for rule, entries, size in rows:
         known = spec.rules[rule] if 0 <= rule < len(spec.rules) else None
-        told.append({"rule": known.match if known else "(default tier)", "reason": known.reason if known else "",
-                     "entries": entries, "bytes": size})
+        told.append(
+            {
+                "rule": known.match if known else "(default tier)",
+                "reason": known.reason if known else "",
+                "entries": entries,
+                "bytes": size,
+            }
+        )
     return told
 
 
@@ -49,36 +57,58 @@ def render_report(outcome: Outcome, index: Index, spec: Spec, identity: HostIden
 
     It is written before the receipt and speaks of the census, not of the verdict: that is the receipt's.
     """
+
     def table(heads: list[str], rows: list[list[str]]) -> str:
         numeric = [index > 0 and all(row[index][:1].isdigit() for row in rows) for index in range(len(heads))]
-        def cells(row: list[str], tag: str) -> str:
-            return "".join(f"<{tag}{' class=n' if numeric[number] else ''}>{html.escape(cell)}</{tag}>"
-                           for number, cell in enumerate(row))
-        return ("<table><tr>" + cells(heads, "th") + "</tr>"
-                + "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows) + "</table>")
 
-    parts = [f"<!doctype html><meta charset=utf-8><title>Archive of {html.escape(outcome.node)}</title>",
-             f"<style>{_STYLE}</style><h1>Archive of {html.escape(outcome.node)}</h1>",
-             f"<p>In <code>{html.escape(outcome.store)}</code>, by decamp {decamp.__version__}. Whether all of it is "
-             "proven stands in <code>decamp/receipt.json</code>; without that file nothing is.</p>",
-             f"<p>Machine <code>{html.escape(identity.machine_id or 'unknown')}</code>; roots "
-             + ", ".join(f"<code>{html.escape(shown(root))}</code>" for root in spec.roots) + ".</p>",
-             "<h2>Tiers</h2>", table(["Tier", "Entries", "Bytes"], [
-                 [name, f"{tier.entries:,}", human_bytes(tier.bytes)] for name, tier in outcome.tiers.items()])]
+        def cells(row: list[str], tag: str) -> str:
+            return "".join(
+                f"<{tag}{' class=n' if numeric[number] else ''}>{html.escape(cell)}</{tag}>"
+                for number, cell in enumerate(row)
+            )
+
+        return (
+            "<table><tr>"
+            + cells(heads, "th")
+            + "</tr>"
+            + "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+            + "</table>"
+        )
+
+    parts = [
+        f"<!doctype html><meta charset=utf-8><title>Archive of {html.escape(outcome.node)}</title>",
+        f"<style>{_STYLE}</style><h1>Archive of {html.escape(outcome.node)}</h1>",
+        f"<p>In <code>{html.escape(outcome.store)}</code>, by decamp {decamp.__version__}. Whether all of it is "
+        "proven stands in <code>decamp/receipt.json</code>; without that file nothing is.</p>",
+        f"<p>Machine <code>{html.escape(identity.machine_id or 'unknown')}</code>; roots "
+        + ", ".join(f"<code>{html.escape(shown(root))}</code>" for root in spec.roots)
+        + ".</p>",
+        "<h2>Tiers</h2>",
+        table(
+            ["Tier", "Entries", "Bytes"],
+            [[name, f"{tier.entries:,}", human_bytes(tier.bytes)] for name, tier in outcome.tiers.items()],
+        ),
+    ]
     behind = left_behind(index, spec)
     if behind:
-        parts += ["<h2>Left behind</h2>", table(["Rule", "Entries", "Bytes", "Reason"], [
-            [item["rule"], f"{item['entries']:,}", human_bytes(item["bytes"]), item["reason"]] for item in behind])]
+        parts += [
+            "<h2>Left behind</h2>",
+            table(
+                ["Rule", "Entries", "Bytes", "Reason"],
+                [[item["rule"], f"{item['entries']:,}", human_bytes(item["bytes"]), item["reason"]] for item in behind],
+            ),
+        ]
     parts.append("<h2>Checks</h2>")
     parts += _checks(index) or ["<p>No entry was due a check.</p>"]
-    return "\n".join(parts).encode()
+    return "\n".join(parts).encode("utf-8", "backslashreplace")
 
 
 def _checks(index: Index) -> list[str]:
     parts = []
     interesting = "(checks LIKE '%\"passed\":false%' OR checks LIKE '%\"measures\"%')"
-    shown_entries = index.entries(f"{interesting} AND state=? ORDER BY path LIMIT {_CHECKS_SHOWN}",
-                                  (int(State.PROVEN),))
+    shown_entries = index.entries(
+        f"{interesting} AND state=? ORDER BY path LIMIT {_CHECKS_SHOWN}", (int(State.PROVEN),)
+    )
     for kind, counts in sorted(check_summary(index).items()):
         parts.append(f"<p>{html.escape(kind)}: {counts['passed']:,} passed, {counts['failed']:,} failed.</p>")
     for entry in shown_entries:
@@ -87,25 +117,33 @@ def _checks(index: Index) -> list[str]:
             state = "passed" if result["passed"] else "<b class=bad>failed</b>"
             parts.append(f"<h3><code>{path}</code>: {html.escape(result['kind'])} {state}</h3>")
             if not result["passed"]:
-                parts.append(f"<p>Expected {html.escape(result.get('expected', ''))}, found "
-                             f"{html.escape(result.get('found', ''))}.</p>")
+                parts.append(
+                    f"<p>Expected {html.escape(result.get('expected', ''))}, found "
+                    f"{html.escape(result.get('found', ''))}.</p>"
+                )
             parts += _measures(result.get("measures", {}))
     return parts
 
 
 def _measures(measures: dict[str, Any]) -> list[str]:
     parts = []
-    figures = ", ".join(f"{html.escape(str(name))} {value:,.6g}" for name, value in measures.items()
-                        if isinstance(value, (int, float)))
+    figures = ", ".join(
+        f"{html.escape(str(name))} {value:,.6g}" for name, value in measures.items() if isinstance(value, (int, float))
+    )
     if figures:
         parts.append(f"<p>{figures}</p>")
     bins = measures.get("histogram") or []
     most = max((item["rows"] for item in bins), default=0)
     if most:
-        rows = "".join(f"<tr><td class=n>{item['from']:,.4g} to {item['to']:,.4g}<td class=n>{item['rows']:,}"
-                       f"<td><span class=bar style='width:{30 * item['rows'] / most:.1f}em'></span>" for item in bins)
-        parts.append(f"<table><tr><th class=n>sum of {html.escape(str(measures.get('column')))} in a row"
-                     f"<th class=n>rows<th>{rows}</table>")
+        rows = "".join(
+            f"<tr><td class=n>{item['from']:,.4g} to {item['to']:,.4g}<td class=n>{item['rows']:,}"
+            f"<td><span class=bar style='width:{30 * item['rows'] / most:.1f}em'></span>"
+            for item in bins
+        )
+        parts.append(
+            f"<table><tr><th class=n>sum of {html.escape(str(measures.get('column')))} in a row"
+            f"<th class=n>rows<th>{rows}</table>"
+        )
     return parts
 
 
@@ -114,13 +152,17 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     lines = [f"{'tier':<14}{'entries':>10}{'bytes':>12}{'sent':>12}{'already there':>15}"]
     for name in TIERS:
         tier = outcome.tiers[name]
-        lines.append(f"{name:<14}{tier.entries:>10,}{human_bytes(tier.bytes):>12}{human_bytes(tier.sent_bytes):>12}"
-                     f"{human_bytes(tier.already_there):>15}")
+        lines.append(
+            f"{name:<14}{tier.entries:>10,}{human_bytes(tier.bytes):>12}{human_bytes(tier.sent_bytes):>12}"
+            f"{human_bytes(tier.already_there):>15}"
+        )
     lines.append("seconds: " + ", ".join(f"{name} {value:.2f}" for name, value in outcome.seconds.items()))
     lines += [f"warning: {finding}" for finding in outcome.warnings]
     lines += [f"marked: {finding}" for finding in outcome.marked]
     lines += [f"reason: {finding}" for finding in outcome.reasons]
     proof = "nothing changed since its receipt was written" if outcome.is_unchanged else "receipt written"
-    lines.append(f"{outcome.verdict}: {outcome.store}" + (f" ({proof})" if outcome.receipt and not outcome.reasons else
-                                                         f" ({len(outcome.reasons)} reasons)"))
+    lines.append(
+        f"{outcome.verdict}: {outcome.store}"
+        + (f" ({proof})" if outcome.receipt and not outcome.reasons else f" ({len(outcome.reasons)} reasons)")
+    )
     return lines

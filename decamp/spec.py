@@ -72,8 +72,8 @@ def read_spec(path: str | Path) -> Spec:
         raise BadInput(str(path), "the spec cannot be read", found=str(error)) from error
     try:
         document = yaml.safe_load(text)
-        json.dumps(document)
-    except (yaml.YAMLError, TypeError, RecursionError) as error:
+        json.dumps(document, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:  # ValueError: no date, no end, no text
         raise BadInput(str(path), "the spec is no plain YAML", found=" ".join(str(error).split())) from error
     return parse_spec(document, str(path))
 
@@ -95,6 +95,8 @@ def parse_spec(document: Any, path: str = "spec") -> Spec:
     mount = document.get("mount")
     if mount is not None and (not isinstance(mount, str) or not mount.startswith("/")):
         problems.append(f"mount: expected an absolute path, found {mount!r}")
+    elif mount is not None:
+        mount = os.path.normpath(mount)  # as the kernel names it, without a slash at its end
     places = document.get("prefer_existing") or []
     if not isinstance(places, list) or not all(isinstance(p, str) and _is_place(p) for p in places):
         problems.append(f"prefer_existing: expected a list of s3://bucket/prefix/ places, found {places!r}")
@@ -126,7 +128,10 @@ def _roots(value: Any, problems: list[str]) -> tuple[bytes, ...]:
         if ".." in text.split("/") or "\0" in text:
             problems.append(f"root: expected a path without '..', found {text!r}")
             continue
-        roots.append(os.path.normpath("/" + text.lstrip("/")).encode("utf-8", "surrogateescape"))
+        try:
+            roots.append(os.path.normpath("/" + text.lstrip("/")).encode("utf-8", "surrogateescape"))
+        except UnicodeEncodeError:
+            problems.append(f"root: expected text, found {text!r}")
     roots.sort()
     for outer in roots:
         for inner in roots:
@@ -180,8 +185,9 @@ def _check(value: Any, where: str, problems: list[str]) -> Check | None:
     if value is None:
         return None
     if not isinstance(value, dict) or value.get("kind") not in CHECK_KINDS:
-        problems.append(f"{where}.check: expected a mapping whose kind is one of {', '.join(CHECK_KINDS)}, "
-                        f"found {value!r}")
+        problems.append(
+            f"{where}.check: expected a mapping whose kind is one of {', '.join(CHECK_KINDS)}, found {value!r}"
+        )
         return None
     parameters = {str(key): item for key, item in value.items() if key != "kind"}
     for problem in check_parameter_problems(value["kind"], parameters):

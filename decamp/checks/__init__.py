@@ -7,6 +7,7 @@ imported when the first such file is met, because most evacuations meet none.
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from decamp.checks.result import CheckResult
@@ -28,11 +29,36 @@ CHECK_KINDS = tuple(_NUMBERS)
 __all__ = ["CHECK_KINDS", "CheckResult", "applies", "check_parameter_problems", "check_whole", "run_check"]
 
 _SUFFIX_KINDS = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".arrow": "arrow", ".feather": "arrow", ".ipc": "arrow",
-    ".parquet": "parquet", ".safetensors": "safetensors", ".gz": "gzip", ".tgz": "gzip", ".bz2": "bzip2",
-    ".xz": "xz", ".zst": "zstd", ".tar": "tar", ".zip": "zip", ".pt": "zip", ".pth": "zip", ".ckpt": "zip",
-    ".bin": "zip", ".npz": "zip", ".npy": "npy", ".md": "text", ".txt": "text", ".log": "text", ".lock": "text",
-    ".py": "text", ".sh": "text", ".yml": "text", ".yaml": "text", ".toml": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".parquet": "parquet",
+    ".safetensors": "safetensors",
+    ".gz": "gzip",
+    ".tgz": "gzip",
+    ".bz2": "bzip2",
+    ".xz": "xz",
+    ".zst": "zstd",
+    ".tar": "tar",
+    ".zip": "zip",
+    ".pt": "zip",
+    ".pth": "zip",
+    ".ckpt": "zip",
+    ".bin": "zip",
+    ".npz": "zip",
+    ".npy": "npy",
+    ".md": "text",
+    ".txt": "text",
+    ".log": "text",
+    ".lock": "text",
+    ".py": "text",
+    ".sh": "text",
+    ".yml": "text",
+    ".yaml": "text",
+    ".toml": "text",
 }
 
 
@@ -50,11 +76,15 @@ def check_parameter_problems(kind: str, parameters: dict[str, Any]) -> list[str]
     lists = ("required",) if kind in ("jsonl", "json") else ()
     for name, value in parameters.items():
         if name in numbers:
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                problems.append(f"{name}: expected a number, found {value!r}")
+            if not _is_number(value):
+                problems.append(f"{name}: expected a number, found {str(value)[:60]!r}")
+            elif name == "timeout_s" and value <= 0:
+                problems.append(f"{name}: expected seconds above 0, found {value!r}")
+        elif name == "run" and name in texts:
+            if not _is_command(value):
+                problems.append(f"{name}: expected a command, as text or as a list of words, found {value!r}")
         elif name in texts:
-            is_words = isinstance(value, list) and bool(value) and all(isinstance(word, str) for word in value)
-            if not (isinstance(value, str) and value) and not (name == "run" and is_words):
+            if not (isinstance(value, str) and value):
                 problems.append(f"{name}: expected text, found {value!r}")
         elif name in lists:
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -67,6 +97,29 @@ def check_parameter_problems(kind: str, parameters: dict[str, Any]) -> list[str]
     if "column" not in parameters and any(name in parameters for name in _COLUMN_LIMITS):
         problems.append("column: expected the name of the column that the limits are about, found nothing")
     return problems
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _is_command(value: Any) -> bool:
+    try:
+        words = shlex.split(value) if isinstance(value, str) else value
+    except ValueError:  # a quote that is never closed
+        return False
+    return (
+        isinstance(words, list)
+        and bool(words)
+        and all(isinstance(word, str) for word in words)
+        and bool(words[0])
+        and not any("\0" in word for word in words)
+    )
 
 
 def applies(kind: str, path: bytes) -> bool:
