@@ -32,11 +32,9 @@ def declare_stack() -> None:
         pulumi.log.warn(f"an up would be refused: {refusal}")
     store = Store(config)
     nodes = declare_nodes(config, store)
-    configured: list[pulumi.Resource] = []
-    if config.configure:
-        configured = [configure_nodes(nodes, config, store)]
-    guards = [guard_node(node, config, [*store.resources, *configured]) for node in nodes]
-    guard_stack(guards, store.resources)
+    guards = [guard_node(node, config, store.resources) for node in nodes]
+    configured: list[pulumi.Resource] = [configure_nodes(nodes, config, store, guards)] if config.configure else []
+    guard_stack(guards, [*store.resources, *configured])
     pulumi.export("target", config.target)
     pulumi.export("store", store.describe(config))
     pulumi.export("nodes", [node.describe() for node in nodes])

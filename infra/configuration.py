@@ -64,13 +64,16 @@ class Configuration(Resource, module="decamp", name="Configuration"):
     """The nodes' configuration as a resource."""
 
 
-def configure_nodes(nodes: Sequence[Node], config: StackConfig, store: Store) -> Configuration:
+def configure_nodes(
+    nodes: Sequence[Node], config: StackConfig, store: Store, guards: Sequence[pulumi.Resource]
+) -> Configuration:
     """Declares that site.yml has run on the nodes.
 
     Args:
         nodes: all of the stack's nodes; site.yml gets exactly these.
         config: the stack's settings.
         store: must be there first: site.yml may bring things from it.
+        guards: must be there first: a node is guarded from its first minute, also when site.yml fails.
     """
     outputs = {
         "target": config.target,
@@ -79,7 +82,7 @@ def configure_nodes(nodes: Sequence[Node], config: StackConfig, store: Store) ->
         "ssh_private_key_file": str(config.ssh_private_key_file),
     }
     owned = [resource for node in nodes for resource in node.owned]
-    options = pulumi.ResourceOptions(depends_on=[*owned, *store.resources])
+    options = pulumi.ResourceOptions(depends_on=[*owned, *store.resources, *guards])
     properties = {"outputs": outputs, "sources_sha256": hash_sources()}
     return Configuration(ConfigurationProvider(), "configuration", properties, options)
 

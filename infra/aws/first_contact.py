@@ -108,12 +108,13 @@ def _refuse_ended(account: Account, props: dict[str, Any]) -> None:
     with translated(props["instance_id"]):
         told = account.ec2.describe_instances(InstanceIds=[props["instance_id"]])["Reservations"]
     for instance in (one for reservation in told for one in reservation["Instances"]):
-        if instance["State"]["Name"] in _ENDED:
+        state = instance["State"]["Name"]
+        if state in _ENDED:
             raise InstanceEnded(
                 f"{props['name']} ({props['instance_id']})",
                 "ended before the first login",
                 expected="running",
-                found=f"{instance['State']['Name']}, {instance.get('StateReason', {}).get('Message', 'no reason given')}",
+                found=f"{state}, {instance.get('StateReason', {}).get('Message', 'no reason given')}",
                 run="pulumi refresh  # then pulumi up",
             )
 

@@ -10,6 +10,7 @@ import pulumi
 import pytest
 
 from infra.config import StackConfig
+from infra.configuration import configure_nodes
 from infra.nodes import declare_nodes
 from infra.store import Store
 from infra.teardown_guard import guard_node, guard_stack
@@ -38,7 +39,8 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[[StackConfig], Declared
             store = Store(config)
             nodes = declare_nodes(config, store)
             guards = [guard_node(node, config, store.resources) for node in nodes]
-            return guard_stack(guards, store.resources).urn
+            configured = [configure_nodes(nodes, config, store, guards)] if config.configure else []
+            return guard_stack(guards, [*store.resources, *configured]).urn
 
         program()
         return declared

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from decamp.stack import parse_outputs
 from decamp.teardown import GuardedNode
 from infra.config import StackConfig, parse_config
 from infra.departures import find_departing
@@ -55,6 +57,20 @@ def test_guards_are_deleted_before_everything_else(declare: Declare, tmp_path: P
         assert declared.requests[f"{name}-guard"].deleteBeforeReplace
         assert declared.requests[f"{name}-host"].deleteBeforeReplace
     assert {"node-1-guard", "node-2-guard", "bucket"} <= declared.dependencies_of("stack-guard")
+
+
+def test_nodes_are_guarded_before_they_are_configured(declare: Declare, tmp_path: Path) -> None:
+    """And the stack's guard comes last of all, so that a refused destroy has not even forgotten the configuration."""
+    config = replace(rehearsal_config(tmp_path, "node-1", "node-2"), configure=True)
+    declared = declare(config)
+    assert {"node-1-guard", "node-2-guard", "bucket"} <= declared.dependencies_of("configuration")
+    assert "configuration" in declared.dependencies_of("stack-guard")
+    outputs = parse_outputs(declared.inputs["configuration"]["outputs"], "configuration")
+    assert [(node.name, node.host, node.host_key) for node in outputs.nodes] == [
+        ("node-1", "127.0.10.1", HOST_KEY),
+        ("node-2", "127.0.10.2", HOST_KEY),
+    ]
+    assert "configuration" not in declare(rehearsal_config(tmp_path, "node-1")).types
 
 
 def test_store_is_retained(declare: Declare, tmp_path: Path) -> None:

@@ -94,17 +94,22 @@ class GuardStack:
         self.use_program("unguarded")
 
     def configure(self, nodes: Mapping[str, str] | None = None, **settings: Any) -> None:
-        """Writes the stack's configuration; `nodes` maps names to addresses, a setting of None is left out."""
+        """Writes the stack's configuration; `nodes` maps names to addresses."""
+        self.write_config(
+            {
+                "target": "rehearsal",
+                "nodes": [{"name": name, "host": address} for name, address in (nodes or self.addresses).items()],
+                "store": {"url": self.store_url},
+                "rehearsal": {"directory": str(self.rehearsal), "store_port": self.store_port},
+                **settings,
+            }
+        )
+
+    def write_config(self, values: Mapping[str, Any]) -> None:
+        """Writes exactly these settings; the engine's own (the passphrase's salt) stay."""
         path = self.project / f"Pulumi.{STACK}.yaml"
         held = yaml.safe_load(path.read_text()) if path.exists() else {}
-        values = {
-            "target": "rehearsal",
-            "nodes": [{"name": name, "host": address} for name, address in (nodes or self.addresses).items()],
-            "store": {"url": self.store_url},
-            "rehearsal": {"directory": str(self.rehearsal), "store_port": self.store_port},
-            **settings,
-        }
-        held["config"] = {f"decamp:{key}": value for key, value in values.items() if value is not None}
+        held["config"] = {f"decamp:{key}": value for key, value in values.items()}
         path.write_text(yaml.safe_dump(held))
 
     def pulumi(self, *arguments: str, credentials: bool = True) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +16,8 @@ NODE = "node-1"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardStack]:
-    made = GuardStack(tmp_path_factory.mktemp("release") / "stack", [NODE])
+def stack(session_directory: Path) -> Iterator[GuardStack]:
+    made = GuardStack(session_directory / "guard-release", [NODE])
     try:
         brought_up = made.up()
         assert brought_up.exit_code == 0, brought_up.output

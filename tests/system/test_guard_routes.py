@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,9 @@ from tests.system.guard_stack import CHECKOUT, GuardStack, Outcome
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardStack]:
+def stack(session_directory: Path) -> Iterator[GuardStack]:
     """Two nodes with work on them, brought up by a checkout whose guards let everything go."""
-    made = GuardStack(tmp_path_factory.mktemp("routes") / "stack", ["node-1", "node-2"])
+    made = GuardStack(session_directory / "guard-routes", ["node-1", "node-2"])
     try:
         lax = made.project / "lax"
         shutil.copytree(CHECKOUT / "infra", lax / "infra", ignore=shutil.ignore_patterns("__pycache__"))
