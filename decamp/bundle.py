@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,6 +165,7 @@ def build_bundle(
     *,
     with_decamp: bool = False,
     source: Path | None = None,
+    uses: Sequence[str] = (),
     cache: Path | None = None,
 ) -> Bundle:
     """Returns a bundle of what the lock names for a host, from the cache where that has it.
@@ -176,6 +177,7 @@ def build_bundle(
         machine: the host's machine as `uname -m` says it.
         with_decamp: adds the wheel of this checkout's decamp.
         source: directory whose files go along, below src/.
+        uses: digests of bundles that lie beside this one on the host and whose packages its commands import.
 
     Raises:
         BadInput: the lock or the host's description is wrong. BundleFailure: a package cannot be had.
@@ -191,7 +193,7 @@ def build_bundle(
     except OSError as error:
         raise BadInput(str(lock), "the lock file cannot be read", found=str(error.strerror)) from None
     digest = hashlib.sha256(f"{FORMAT}\0{name}\0{python}\0{machine}\0{requirements}".encode())
-    digest.update(INSTALLER.read_bytes())
+    digest.update(json.dumps(sorted(uses)).encode() + INSTALLER.read_bytes())
     sources = list(read_tree(source, "src")) if source else []
     if source and not sources:
         raise BadInput(str(source), "nothing to send", expected="a directory with files", found="none")
@@ -210,7 +212,7 @@ def build_bundle(
             if with_decamp:
                 write_own_wheel(wheels)
             partial = Path(place) / target.name
-            description: dict[str, object] = {"name": name, "digest": key, "python": python}
+            description: dict[str, object] = {"name": name, "digest": key, "python": python, "uses": sorted(uses)}
             write_archive(partial, sorted(wheels.iterdir()), sources, description)
             partial.replace(target)
     return Bundle(name, target, key, cached=False)
@@ -237,6 +239,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", type=Path, help="directory whose files go along, below src/")
     parser.add_argument("--python", required=True, help="the host's Python, for example 3.11")
     parser.add_argument("--machine", required=True, help="the host's machine, as uname -m says")
+    parser.add_argument("--uses", action="append", default=[], help="digest of a bundle beside this one; may repeat")
     parser.add_argument("--with-decamp", action="store_true", help="add the wheel of this checkout's decamp")
 
 
@@ -248,6 +251,7 @@ def run(options: argparse.Namespace) -> int:
         options.machine,
         with_decamp=options.with_decamp,
         source=options.source,
+        uses=options.uses,
     )
     print(json.dumps(bundle.as_document()))
     return 0

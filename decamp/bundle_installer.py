@@ -19,7 +19,8 @@ WRAPPER = """#!/usr/bin/python3
 import os
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(__file__))), "lib"))
+here = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.path[:0] = [os.path.join(here, "lib")] + [os.path.join(here, "..", name, "lib") for name in {uses}]
 from {module} import {function}
 
 sys.exit({function}())
@@ -35,7 +36,7 @@ def place_member(name: str) -> str:
     return f"lib/{name}"
 
 
-def unpack_wheel(content: bytes, target: Path) -> None:
+def unpack_wheel(content: bytes, target: Path, uses: list[str]) -> None:
     with zipfile.ZipFile(io.BytesIO(content)) as wheel:
         for item in wheel.infolist():
             if item.is_dir():
@@ -49,10 +50,10 @@ def unpack_wheel(content: bytes, target: Path) -> None:
             mode = (item.external_attr >> 16) & 0o755
             path.chmod(mode | 0o644 | (0o111 if path.parent.name == "bin" else 0))
             if item.filename.endswith(".dist-info/entry_points.txt"):
-                write_wrappers(path.read_text(encoding="utf-8"), target / "bin")
+                write_wrappers(path.read_text(encoding="utf-8"), target / "bin", uses)
 
 
-def write_wrappers(entry_points: str, directory: Path) -> None:
+def write_wrappers(entry_points: str, directory: Path, uses: list[str]) -> None:
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(entry_points)
@@ -60,7 +61,7 @@ def write_wrappers(entry_points: str, directory: Path) -> None:
         module, function = (part.strip() for part in value.split("[")[0].split(":"))
         directory.mkdir(exist_ok=True)
         script = directory / name
-        script.write_text(WRAPPER.format(module=module, function=function))
+        script.write_text(WRAPPER.format(module=module, function=function, uses=uses))
         script.chmod(0o755)
 
 
@@ -83,7 +84,7 @@ def install(archive: zipfile.ZipFile, target: Path) -> str:
         if found != digest:
             raise SystemExit(f"{name}: damaged on its way: expected SHA-256 {digest}, found {found}")
         if name.startswith("wheels/"):
-            unpack_wheel(content, partial)
+            unpack_wheel(content, partial, description["uses"])
         else:
             path = partial / name
             path.parent.mkdir(parents=True, exist_ok=True)
