@@ -186,6 +186,8 @@ class Case:
         held = self.writer.hold() if step.holds else b""
         arguments = ["evacuate", "spec.yml", "--store", self.url, "--endpoint-url", self.proxy.endpoint_url, "--json"]
         arguments += ["--read-back"] if self.plan.reads_back else []
+        if self.plan.coarse:
+            self._touch_in_a_fresh_second()
         self.engine.start(arguments, self.environment, self.directory, self.plan.uid)
         if step.kill_after_s:
             time.sleep(step.kill_after_s)
@@ -200,6 +202,13 @@ class Case:
         self.note(f"  stdout: {outcome.stdout[-3000:]}\n  stderr: {outcome.stderr[-3000:]}")
         self._judge_run(step, outcome, held)
         return outcome
+
+    def _touch_in_a_fresh_second(self) -> None:
+        """Gives every file the ctime of a second that has just begun, so that the run has most of it before it."""
+        time.sleep(1.0 - time.time() % 1.0)
+        for tree in self.trees:
+            for path, node in take_picture(tree.root).items():
+                os.utime(os.path.join(tree.root, path), ns=(node.mtime_ns, node.mtime_ns), follow_symlinks=False)
 
     def _judge_run(self, step: Step, outcome: Outcome, held: bytes) -> None:
         code, problems = outcome.code, self.result.problems

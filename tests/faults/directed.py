@@ -18,6 +18,10 @@ def _one(*steps: Step, **more: object) -> Plan:
     return Plan(0, SMALL, steps=list(steps), **more)  # type: ignore[arg-type]
 
 
+def _one_wrong(at: int) -> Callable[[], list[store.Fault]]:
+    return lambda: [store.CorruptedUnchecked(start=at, count=1)]
+
+
 def plain() -> Plans:
     """Nothing goes wrong."""
     yield Plan(
@@ -84,14 +88,16 @@ def corrupted_uploads() -> Plans:
 
 def careless_store() -> Plans:
     """A store ignores checksums and changes some of the bodies."""
-    for _ in range(8):
+    for _ in range(4):
         yield Plan(0, SMALL, "corrupts and ignores checksums", [Step()])
+    for at in range(12, 32, 2):
+        yield Plan(0, SMALL, "ignores checksums", [Step()], more_faults=_one_wrong(at))
 
 
 def one_wrong_upload() -> Plans:
     """A store that checks checksums fails to do so for one body, which is another one then."""
     for at in range(4, 34):
-        yield _one(Step(), more_faults=lambda at=at: [store.CorruptedUnchecked(start=at, count=1)])
+        yield _one(Step(), more_faults=_one_wrong(at))
 
 
 def one_lost_upload() -> Plans:

@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -27,7 +28,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class Mutant:
-    """A defect: `old`, found exactly once in all of the engine, becomes `new`.
+    """A defect: `old`, found exactly once in all of the engine, however it is laid out, becomes `new`.
 
     Attributes:
         directed: names of the directed plans that are about this defect; tried before the random ones.
@@ -43,6 +44,16 @@ class Mutant:
     also: tuple[str, ...] = ()
     guarded: str = ""
 
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches `old` whatever blanks, line ends and commas before closing brackets are in it."""
+        text = ""
+        for token in re.findall(r"\w+|[^\w\s]", self.old):
+            if token in ")]}":
+                text += r",?\s*"
+            text += (r"\b" if token[0].isalnum() else "") + re.escape(token) + r"\s*"
+        return re.compile(text.removesuffix(r"\s*"))
+
     def place(self) -> str:
         """The name of the module that the defect is made in, wherever the engine keeps that code by now.
 
@@ -52,11 +63,15 @@ class Mutant:
         found = [
             ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
             for path in sorted((REPOSITORY / "decamp").rglob("*.py"))
-            for _ in range(path.read_text().count(self.old))
+            for _ in self.pattern.findall(path.read_text())
         ]
         if len(found) != 1:
             raise LookupError(f"mutant {self.name}: expected 1 place, found {found or 'none'}")
         return found[0]
+
+    def apply(self, text: str) -> str:
+        """A module's source with the defect in it."""
+        return self.pattern.sub(lambda _: self.new, text)
 
     def together(self) -> list[Mutant]:
         """This mutant and those that come with it."""
@@ -74,7 +89,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         path = self.get_filename(fullname)
         text = Path(path).read_text()
         for mutant in self._mutants:
-            text = text.replace(mutant.old, mutant.new)
+            text = mutant.apply(text)
         return compile(text, path, "exec")
 
 
@@ -112,16 +127,16 @@ _ALL = [
     Mutant(
         "no look at the open file",
         "a file's identity, size and times are not checked before and after it is read",
-        "signed(status.st_ino) != entry.ino):\n            raise EntryChanged",
-        "signed(status.st_ino) != entry.ino):\n            return",
+        "or signed(status.st_ino) != entry.ino): raise EntryChanged",
+        "or signed(status.st_ino) != entry.ino): return",
         ("change at every request", "link at every request"),
         guarded="the closing look finds every such change",
     ),
     Mutant(
         "links are followed",
         "files are opened through symlinks",
-        "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)",
-        "os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)",
+        "os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC",
+        "os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC",
         ("link at every request",),
         guarded="the open file's identity is compared with the census, and so is the closing look",
     ),
@@ -136,22 +151,22 @@ _ALL = [
     Mutant(
         "census by size and mtime",
         "a change is one of size or mtime; ctime is not looked at",
-        "status.st_gid, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))",
-        "status.st_gid, status.st_mtime_ns, 0, 0))",
+        "status.st_mtime_ns, status.st_ctime_ns, status.st_ino",
+        "status.st_mtime_ns, 0, 0",
         ("unseen change at every request",),
     ),
     Mutant(
         "rerun by size and mtime",
         "a rerun takes a file for unchanged when size and mtime are",
-        "and known[7] == status.st_ctime_ns and known[1] == kind",
-        "and known[1] == kind",
+        "and known[7] == status.st_ctime_ns",
+        "",
         ("unseen change between runs",),
     ),
     Mutant(
         "the answer is not looked at",
         "a store that was seen to check checksums is believed to have checked this one",
-        "self._traits.checks_puts and answer.sha256 == checksum)",
-        "self._traits.checks_puts)",
+        "self._traits.checks_puts and answer.sha256 == checksum",
+        "self._traits.checks_puts",
         ("one wrong upload",),
     ),
     Mutant(
@@ -159,7 +174,7 @@ _ALL = [
         "uploads carry no checksum although the store was seen to check it, and the ETag is enough",
         "  # type: ignore[arg-type]  # the stubs lack bytearray\n"
         "                                            ChecksumSHA256=base64_digest(digest))",
-        ", **({'ChecksumSHA256': base64_digest(digest)} if '/.probe/' in key else {}))",
+        "**({'ChecksumSHA256': base64_digest(digest)} if '/.probe/' in key else {}))",
         ("corrupted uploads",),
         also=("the answer is not looked at",),
     ),
@@ -194,8 +209,8 @@ _ALL = [
     Mutant(
         "a read error is ignored",
         "a file that cannot be read is named nowhere",
-        "        self._index.set_state(entry.path, State.UNREADABLE)\n",
-        "        self._index.set_state(entry.path, State.LEFT_BEHIND)\n        return\n",
+        "self._index.set_state(entry.path, State.UNREADABLE)",
+        "self._index.set_state(entry.path, State.LEFT_BEHIND); return",
         ("unreadable",),
     ),
     Mutant(

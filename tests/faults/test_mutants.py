@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.faults.directed import ALL
-from tests.faults.mutants import MUTANTS, Mutant, hunt
+from tests.faults.mutants import MUTANTS, REPOSITORY, Mutant, hunt
 from tests.faults.seaweed import SeaweedServer
 from tests.faults.soak import make_base
 
@@ -30,3 +30,12 @@ def test_a_defect_that_has_no_place_or_two_is_an_error() -> None:
     for old in ("nothing of the kind", "import"):
         with pytest.raises(LookupError):
             Mutant("none", "", old, "").place()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_defect_leaves_a_program(name: str) -> None:
+    for mutant in MUTANTS[name].together():
+        path = REPOSITORY / f"{mutant.place().replace('.', '/')}.py"
+        changed = mutant.apply(path.read_text())
+        assert changed != path.read_text()
+        compile(changed, str(path), "exec")
