@@ -109,7 +109,7 @@ def _read_instant(option: str, text: str) -> datetime:
     try:
         instant = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        instant = None  # type: ignore[assignment]  # refused just below
+        instant = None
     if instant is None or instant.tzinfo is None:
         raise BadInput(option, "not allowed", expected="a time with its zone, e.g. 2026-03-01T00:00:00Z", found=text)
     return instant

@@ -16,21 +16,23 @@ from decamp.stack import read_guards
 from infra.config import parse_config
 from infra.configuration import configure_nodes
 from infra.departures import ask_departing
-from infra.nodes import declare_nodes
-from infra.store import Store
+from infra.nodes import declare_nodes, prepare_target
+from infra.store import declare_store
 from infra.teardown_guard import guard_node, guard_stack, refuse_unless_all_agree
 
 
 def declare_stack() -> None:
     """Declares everything, once the configuration is right and no node would be left behind."""
     config = parse_config(pulumi.get_stack(), CONFIG.get())
+    guarded = read_guards(pulumi.get_stack(), Path.cwd())
+    config = prepare_target(config, guarded, refuse_unless_all_agree)
     try:
-        ask_departing(config, read_guards(pulumi.get_stack(), Path.cwd()), refuse_unless_all_agree)
+        ask_departing(config, guarded, refuse_unless_all_agree)
     except DecampError as refusal:
         if not pulumi.runtime.is_dry_run():
             raise
         pulumi.log.warn(f"an up would be refused: {refusal}")
-    store = Store(config)
+    store = declare_store(config)
     nodes = declare_nodes(config, store)
     guards = [guard_node(node, config, store.resources) for node in nodes]
     configured: list[pulumi.Resource] = [configure_nodes(nodes, config, store, guards)] if config.configure else []

@@ -181,3 +181,12 @@ class Store(pulumi.ComponentResource):
     def describe(config: StackConfig) -> dict[str, str]:
         """The store as the stack's outputs show it."""
         return {"url": config.store.url, "endpoint": config.store.endpoint, "region": config.store.region}
+
+
+def declare_store(config: StackConfig) -> Store:
+    """Declares the store of the configured target."""
+    if config.target == "aws":
+        from infra.aws.bucket import AwsStore  # loads pulumi-aws, which no other target needs
+
+        return AwsStore(config)
+    return Store(config)

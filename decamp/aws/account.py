@@ -65,12 +65,13 @@ class Account:
                 "decamp:aws.profile", "no such profile", found=self.profile, run="aws configure list-profiles"
             ) from None
 
-    def connect(self, service: str, region: str = "", attempts: int = ATTEMPTS) -> Any:
+    def connect(self, service: str, region: str = "", attempts: int = ATTEMPTS, endpoint_url: str = "") -> Any:
         """Returns a boto3 client of a service with bounded waits.
 
         Args:
             service: its name in boto3.
             region: another region than the account's.
+            endpoint_url: of an S3-compatible store; empty for AWS's own.
             attempts: 1 for what must not be asked twice, such as a purchase whose answer was lost.
         """
         from botocore.config import Config
@@ -80,9 +81,12 @@ class Account:
             connect_timeout=CONNECT_TIMEOUT_S,
             read_timeout=READ_TIMEOUT_S,
             retries={"mode": "standard", "total_max_attempts": attempts},
+            s3={"addressing_style": "path" if endpoint_url else "auto"},
         )
         try:
-            return self._session.client(service, region_name=region or self.region, config=config)
+            return self._session.client(
+                service, region_name=region or self.region, endpoint_url=endpoint_url or None, config=config
+            )
         except (BotoCoreError, ValueError) as error:
             raise CloudSilent(service, "no client can be made", found=shorten(str(error))) from None
 

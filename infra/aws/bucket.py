@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import pulumi
 import pulumi_aws as aws
 
+from decamp.aws.tags import CONTACTED, make_tags
 from decamp.store.location import StoreLocation
 from infra.aws.permissions import make_bucket_policy
-from infra.aws.settings import BucketSettings
+from infra.aws.settings import AwsSettings, BucketSettings
+from infra.config import StackConfig
+from infra.store import Store
 
-if TYPE_CHECKING:
-    from infra.config import StackConfig
 
-
-class AwsStore(pulumi.ComponentResource):
+class AwsStore(Store):
     """A bucket on S3 as it must be kept, or one that was there and is left as it is.
 
     Args:
         config: the stack's settings, the account's answers included.
-        tags: of the bucket, if it is made here.
-        opts: with the provider.
 
     Attributes:
         resources: what must stay in the stack until every guard has agreed.
+        provider: the AWS provider, for everything else of the stack.
     """
 
-    def __init__(self, config: StackConfig, tags: Mapping[str, str], opts: pulumi.ResourceOptions) -> None:
-        super().__init__("decamp:aws:Store", "store", None, opts)
+    def __init__(self, config: StackConfig) -> None:
         assert config.aws is not None
+        self.provider = declare_provider(config.aws)
+        pulumi.ComponentResource.__init__(
+            self, "decamp:aws:Store", "store", None, pulumi.ResourceOptions(providers=[self.provider])
+        )
         self.resources: list[pulumi.Resource] = [self]
         settings, name = config.aws.bucket, StoreLocation.parse(config.store.url).bucket
         # Retained, each of them: a bucket without its policy or its versions would not be the one that was promised.
@@ -42,7 +41,8 @@ class AwsStore(pulumi.ComponentResource):
                     "bucket",
                     bucket=name,
                     object_lock_enabled=True if settings.object_lock_days else None,
-                    tags=dict(tags),
+                    # A bucket has no expiry: it is what is left.
+                    tags=make_tags(pulumi.get_stack(), config.aws.owner, "never"),
                     opts=self._kept,
                 )
                 self.resources.append(bucket)
@@ -115,10 +115,15 @@ class AwsStore(pulumi.ComponentResource):
             )
             self.resources.append(lock)
 
-    @staticmethod
-    def describe(config: StackConfig) -> dict[str, str]:
-        """The store as the stack's outputs show it."""
-        return {"url": config.store.url, "endpoint": config.store.endpoint, "region": config.store.region}
+
+def declare_provider(settings: AwsSettings) -> aws.Provider:
+    """Declares the provider: region and profile of the settings, and hands off the tag that the first contact sets."""
+    return aws.Provider(
+        "aws",
+        region=settings.region,
+        profile=settings.profile or None,
+        ignore_tags=aws.ProviderIgnoreTagsArgs(keys=[CONTACTED]),
+    )
 
 
 def make_lifecycle_rules(settings: BucketSettings) -> list[aws.s3.BucketLifecycleConfigurationRuleArgs]:

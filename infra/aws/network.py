@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_aws as aws
 
 from infra.aws.settings import AwsSettings
 
-SSH_PORT = 22
 ANYWHERE = "0.0.0.0/0"
 
 
@@ -20,7 +20,7 @@ class Network(pulumi.ComponentResource):
     Args:
         settings: `decamp:aws`, the account's answers included.
         tags: of every resource.
-        port: sshd's port on the nodes.
+        ports: where sshd listens on the nodes.
         opts: with the provider.
 
     Attributes:
@@ -29,7 +29,7 @@ class Network(pulumi.ComponentResource):
     """
 
     def __init__(
-        self, settings: AwsSettings, tags: Mapping[str, str], port: int, opts: pulumi.ResourceOptions
+        self, settings: AwsSettings, tags: Mapping[str, str], ports: Sequence[int], opts: pulumi.ResourceOptions
     ) -> None:
         super().__init__("decamp:aws:Network", "network", None, opts)
         self._tags = dict(tags)
@@ -43,7 +43,7 @@ class Network(pulumi.ComponentResource):
             vpc_id: pulumi.Output[str] = given.vpc_id.apply(str)
         else:
             self.subnet_id, vpc_id = self._make_network()
-        self.security_group_id = self._make_security_group(vpc_id, port)
+        self.security_group_id = self._make_security_group(vpc_id, sorted(set(ports)))
         self.register_outputs({"subnet_id": self.subnet_id, "security_group_id": self.security_group_id})
 
     def _options(self) -> pulumi.ResourceOptions:
@@ -59,7 +59,8 @@ class Network(pulumi.ComponentResource):
             tags=self._tags,
             opts=options,
         )
-        # A quarter of the network is one subnet; a zone that is asked for later gets the next.
+        # One at a time, as both would have the same addresses; what is in it is a node's, whose guard is asked.
+        replaced = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
         subnet_cidr = next(ipaddress.IPv4Network(settings.network.cidr).subnets(prefixlen_diff=2))
         gateway = aws.ec2.InternetGateway("gateway", vpc_id=vpc.id, tags=self._tags, opts=options)
         subnet = aws.ec2.Subnet(
@@ -70,7 +71,7 @@ class Network(pulumi.ComponentResource):
             # Nodes have an elastic address or none: one that comes by itself changes at every stop.
             map_public_ip_on_launch=False,
             tags=self._tags,
-            opts=options,
+            opts=replaced,
         )
         routes = aws.ec2.RouteTable("routes", vpc_id=vpc.id, tags=self._tags, opts=options)
         out = aws.ec2.Route(
@@ -81,7 +82,7 @@ class Network(pulumi.ComponentResource):
             opts=options,
         )
         joined = aws.ec2.RouteTableAssociation(
-            "routes-of-subnet", route_table_id=routes.id, subnet_id=subnet.id, opts=options
+            "routes-of-subnet", route_table_id=routes.id, subnet_id=subnet.id, opts=replaced
         )
         # Without it, evacuating through a NAT gateway would cost 0.045 dollars a GB; a gateway endpoint costs nothing
         # (Amazon VPC User Guide, "Gateway endpoints", 2025).
@@ -97,7 +98,7 @@ class Network(pulumi.ComponentResource):
         self.resources += [vpc, gateway, subnet, routes, out, joined, endpoint]
         return subnet.id, vpc.id
 
-    def _make_security_group(self, vpc_id: pulumi.Output[str], port: int) -> pulumi.Output[str]:
+    def _make_security_group(self, vpc_id: pulumi.Output[str], ports: Sequence[int]) -> pulumi.Output[str]:
         options = self._options()
         group = aws.ec2.SecurityGroup(
             "nodes",
@@ -107,11 +108,11 @@ class Network(pulumi.ComponentResource):
             opts=options,
         )
         self.resources.append(group)
-        for source in self._settings.facts.ssh_from:
+        for source, port in itertools.product(self._settings.facts.ssh_from, ports):
             four = ipaddress.ip_network(source).version == 4
             self.resources.append(
                 aws.vpc.SecurityGroupIngressRule(
-                    f"ssh-from-{source.replace('/', '-').replace(':', '.')}",
+                    f"ssh-{port}-from-{source.replace('/', '-').replace(':', '.')}",
                     security_group_id=group.id,
                     description="SSH from the operator",
                     ip_protocol="tcp",

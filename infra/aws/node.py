@@ -76,13 +76,11 @@ class AwsNode(pulumi.ComponentResource):
         self.instance = self._make_instance(profile, template, key_name, placement_group)
         self._owned.append(self.instance)
         self.host = self._make_address()
-        self._termination = Termination(f"{config.name}-termination", self._make_termination(), self._one_at_a_time)
+        self._termination = Termination(f"{config.name}-termination", self._make_termination(), self._after_all())
         self.contact = FirstContact(
             f"{config.name}-contact",
             {**self._place, **self._login(), "instance_id": self.instance.id, "seed": self.origin.seed},
-            pulumi.ResourceOptions.merge(
-                self._one_at_a_time, pulumi.ResourceOptions(depends_on=[self._termination, *self._owned])
-            ),
+            pulumi.ResourceOptions.merge(self._after_all(), pulumi.ResourceOptions(depends_on=[self._termination])),
         )
         self._owned += [self._termination, self.contact]
         self.register_outputs({"host": self.host, "host_key": self.contact.host_key})
@@ -96,6 +94,10 @@ class AwsNode(pulumi.ComponentResource):
             host_key=self.contact.host_key,
             machine_id=self.contact.machine_id,
         )
+
+    def _after_all(self) -> pulumi.ResourceOptions:
+        # Deleted before all that is the node's: the node must be reachable for as long as it may be asked.
+        return pulumi.ResourceOptions.merge(self._one_at_a_time, pulumi.ResourceOptions(depends_on=self._owned))
 
     def _login(self) -> dict[str, Any]:
         return {
@@ -199,7 +201,7 @@ class AwsNode(pulumi.ComponentResource):
                     depends_on=[*self._network.resources, *self._owned],
                     replace_on_changes=["instanceType", "capacityReservationSpecification", "iamInstanceProfile"],
                     custom_timeouts=pulumi.CustomTimeouts(create="30m", delete="40m"),
-                    hooks=make_failure_hook(self._settings),
+                    hooks=make_failure_hook(self.config.name, self._settings),
                 ),
             ),
         )

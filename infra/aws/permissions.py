@@ -47,7 +47,7 @@ def make_node_policy(store_url: str, node: str, kms_key_arn: str = "") -> str:
             "Action": list(_OBJECT_ACTIONS),
             "Resource": f"{bucket}/{prefix}/*",
         },
-        # What other nodes have stored already is named instead of sent again, and a restore may come from their archives.
+        # What other nodes have stored is named instead of sent again, and a restore may come from their archives.
         {"Sid": "ReadTheStore", "Effect": "Allow", "Action": list(_READ_ACTIONS), "Resource": f"{bucket}/{around}"},
         {
             "Sid": "ListTheStore",

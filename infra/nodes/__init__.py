@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import pulumi
 
+from decamp.teardown import GuardedNode
 from infra.config import NodeConfig, StackConfig
 from infra.store import Store
 
@@ -17,6 +18,7 @@ from infra.store import Store
 MODULES = {
     "rehearsal": "infra.nodes.rehearsal",
     "rented": "infra.nodes.rented",
+    "aws": "infra.nodes.aws",
 }
 
 
@@ -58,6 +60,17 @@ class NodeModule(Protocol):
     """What a target's module offers."""
 
     def declare_nodes(self, config: StackConfig, store: Store) -> Sequence[Node]: ...
+
+
+def prepare_target(
+    config: StackConfig, guarded: Sequence[GuardedNode], ask: Callable[[Sequence[GuardedNode]], None]
+) -> StackConfig:
+    """Returns the settings, completed where the target is one that can be asked before anything is declared."""
+    if config.target != "aws":
+        return config
+    from infra.aws.preparation import prepare
+
+    return prepare(config, guarded, ask)
 
 
 def declare_nodes(config: StackConfig, store: Store) -> Sequence[Node]:
