@@ -71,7 +71,7 @@ class Mutant:
 
     def apply(self, text: str) -> str:
         """A module's source with the defect in it."""
-        return self.pattern.sub(lambda _: self.new, text)
+        return self.pattern.sub(lambda _: self.new.strip(), text)
 
     def together(self) -> list[Mutant]:
         """This mutant and those that come with it."""
