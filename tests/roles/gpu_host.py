@@ -130,7 +130,11 @@ class GpuHost:
         self.run(f"mkdir -p $(dirname {quoted}) && cat > {quoted} && chmod {mode} {quoted}", stdin=content)
 
     def play(self, *roles: str, check: bool = False, tags: str = "", **variables: Any) -> Played:
-        """Runs roles on the host as a playbook of their own would, without gathered facts."""
+        """Runs roles on the host as a playbook of their own would, without gathered facts.
+
+        The host is a container, so its looks count only where it is told that they do.
+        """
+        variables = {"node_facts_count_shared_gpus": True, **variables}
         steps: list[dict[str, Any]] = [{"role": role} for role in roles]
         play = [{"hosts": "all", "gather_facts": False, "roles": steps, "vars": variables}]
         (self.directory / "play.yml").write_text(json.dumps(play))

@@ -155,6 +155,26 @@ def test_disks_cuda_secure_boot_and_network(tmp_path: Path) -> None:
     assert record["network"]["rdma_devices"] == ["rdmap0"]
 
 
+def test_a_container_and_what_it_sees(machine_root: Callable[[Machine], Path]) -> None:
+    root = machine_root(B200_X8)
+    assert facts.collect(root, answer({}))["container"] is None
+    write(root, {"run/systemd/container": "systemd-nspawn\n"})
+    record = facts.collect(root, answer({}))
+    assert (record["container"], record["gpus"], record["nvswitch"]["present"]) == ("systemd-nspawn", [], False)
+    assert len(facts.collect(root, answer({}), count_shared_gpus=True)["gpus"]) == 8
+
+
+def test_instance_store_needs_a_device_node(tmp_path: Path) -> None:
+    models = {
+        "nvme0n1": "Amazon Elastic Block Store",
+        "nvme1n1": disks.INSTANCE_STORE_MODEL,
+        "nvme2n1": disks.INSTANCE_STORE_MODEL,
+    }
+    write(tmp_path, {f"sys/block/{name}/device/model": f"{model:40}\n" for name, model in models.items()})
+    write(tmp_path, {"dev/nvme0n1": "", "dev/nvme1n1": ""})
+    assert disks.find_instance_store(tmp_path) == ["/dev/nvme1n1"]
+
+
 def build_stack(root: Path) -> None:
     """Two disks under md under one device-mapper volume, a partitioned disk, and a btrfs over two more."""
     write(root, {

@@ -46,6 +46,14 @@ def test_records_the_hardware_of_a_node_without_a_driver(bare_gpu_node: GpuHost)
     assert (second.status, second.changed) == (0, 0), second.output
 
 
+def test_a_container_counts_no_gpu_unless_told_to(bare_gpu_node: GpuHost) -> None:
+    """Or a rehearsal on a machine with GPUs would install a driver into its hosts."""
+    settings = {"node_facts_count_shared_gpus": False}
+    played = bare_gpu_node.play("nvidia_driver", "nvidia_fabric", "dcgm", **settings)
+    assert (played.status, played.changed) == (0, 0), played.output
+    played.says("no NVIDIA GPU on the PCI bus: no driver is installed", "no Fabric Manager", "DCGM is not installed")
+
+
 def test_says_that_there_is_no_gpu(node_without_gpu: GpuHost) -> None:
     played = node_without_gpu.play("node_facts", node_facts_record_path="/srv/facts/node.json")
     assert played.status == 0, played.output

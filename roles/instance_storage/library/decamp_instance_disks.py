@@ -69,8 +69,8 @@ def list_names(directory: Path) -> list[str]:
 
 
 def find_instance_store(root: Path) -> list[str]:
-    """Lists the disks that call themselves instance storage."""
-    names = list_names(root / "sys/block")
+    """Lists the disks that call themselves instance storage and have a device node here (a container has none)."""
+    names = [name for name in list_names(root / "sys/block") if (root / "dev" / name).exists()]
     return [
         f"/dev/{n}"
         for n in names

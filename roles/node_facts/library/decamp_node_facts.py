@@ -25,6 +25,7 @@ description: [Returns one record as the fact C(decamp_node). Changes nothing.]
 author: Decamp
 options:
   tool_timeout_s: {type: int, default: 60, description: Seconds after which a tool counts as broken.}
+  count_shared_gpus: {type: bool, default: false, description: Count GPUs that a container sees in /sys.}
 """
 
 NVIDIA, MELLANOX = "0x10de", "0x15b3"
@@ -253,6 +254,14 @@ def find_network(root: Path) -> dict:
     return {"interfaces": interfaces, "rdma_devices": list_names(root / "sys/class/infiniband")}
 
 
+def find_container_manager(root: Path) -> str | None:
+    """Names what runs this container; None on a machine with a kernel of its own."""
+    for mark in ("run/systemd/container", "run/host/container-manager"):
+        if told := read_text(root / mark):
+            return told
+    return "docker" if (root / ".dockerenv").exists() else None
+
+
 def find_machine(root: Path) -> dict:
     release = dict(
         line.partition("=")[::2] for line in (read_text(root / "etc/os-release") or "").splitlines() if "=" in line
@@ -275,12 +284,15 @@ def find_machine(root: Path) -> dict:
     }
 
 
-def collect(root: Path, run: Run) -> dict:
+def collect(root: Path, run: Run, count_shared_gpus: bool = False) -> dict:
     """Gives the whole record; `root` is / on a node, and any tree that looks like one in a test."""
-    pci = find_pci_devices(root)
+    container = find_container_manager(root)
+    # A container sees the PCI bus of the machine it runs on, whether or not any of it is the container's.
+    pci = find_pci_devices(root) if container is None or count_shared_gpus else []
     driver, smi = find_driver(root, run)
     return {
         "record_version": 1,
+        "container": container,
         **find_machine(root),
         "gpus": find_gpus(pci, smi),
         "nvswitch": find_nvswitch(root, pci),
@@ -293,9 +305,13 @@ def collect(root: Path, run: Run) -> dict:
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec={"tool_timeout_s": {"type": "int", "default": 60}}, supports_check_mode=True)
-    timeout_s = module.params["tool_timeout_s"]
-    record = collect(Path("/"), lambda command: run_tool(command, timeout_s))
+    options = {
+        "tool_timeout_s": {"type": "int", "default": 60},
+        "count_shared_gpus": {"type": "bool", "default": False},
+    }
+    module = AnsibleModule(argument_spec=options, supports_check_mode=True)
+    timeout_s, count_shared_gpus = module.params["tool_timeout_s"], module.params["count_shared_gpus"]
+    record = collect(Path("/"), lambda command: run_tool(command, timeout_s), count_shared_gpus)
     module.exit_json(changed=False, ansible_facts={"decamp_node": record})
 
 
