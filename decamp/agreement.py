@@ -10,7 +10,7 @@ from decamp.bag import PAYLOAD
 from decamp.entries import State, plain_path, shown
 from decamp.findings import Finding
 from decamp.index import Index, ObjectRecord
-from decamp.store.client import ListedObject, Store, StoredObject
+from decamp.store.client import Store, StoredObject
 from decamp.store.probe import PROBE_PREFIX, StoreTraits
 from decamp.transfer import read_digest
 
@@ -45,41 +45,21 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
         StoreFailure: the listing failed or cannot be trusted.
     """
     outcome = Agreement()
-    records = index.snapshot()
-    rows = records.execute("SELECT key, size, sha256, etag, checksum, url, evidence FROM object ORDER BY key")
-
-    def following() -> ObjectRecord | None:
-        row = rows.fetchone()
-        return ObjectRecord(*row) if row else None
-
-    record = following()
-    unknown: list[str] = []
-    stale: list[str] = []
-    for item in store.list_objects():
-        if item.key.startswith(PROBE_PREFIX):
-            stale.append(item.key)
-            continue
-        if not item.key.startswith(PAYLOAD):
-            outcome.tags[item.key] = (item.size_bytes, item.etag)
-            continue
-        while record is not None and record.key.encode() < item.key.encode():
-            _settle_unlisted(store, record, outcome)
-            record = following()
-        if record is not None and record.key == item.key:
-            if record.url is not None or not _is_same(store, record, item):
-                outcome.dropped.append(item.key)
-                unknown.append(item.key)
-            record = following()
-        else:
-            unknown.append(item.key)
-    while record is not None:
-        _settle_unlisted(store, record, outcome)
-        record = following()
-    records.close()
+    index.take_listing((item.key, item.size_bytes, item.etag) for item in store.list_objects())
+    stale = [key for key, _, _ in index.listed(PROBE_PREFIX)]
+    outcome.tags = {
+        key: (size, etag)
+        for key, size, etag in index.listed()
+        if not key.startswith(PAYLOAD) and not key.startswith(PROBE_PREFIX)
+    }
+    for record in index.objects_listed_otherwise():
+        if not _is_still_there(store, record):
+            outcome.dropped.append(record.key)
     for key in stale if traits is not None else ():
         store.delete(key)
     for key in outcome.dropped:
         _drop(index, key, outcome)
+    unknown = list(index.unknown_listed(PAYLOAD))
     for key in unknown:
         if traits is not None:
             _adopt(store, index, key, traits(), outcome)
@@ -89,15 +69,11 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
     return outcome
 
 
-def _settle_unlisted(store: Store, record: ObjectRecord, outcome: Agreement) -> None:
-    """Payload that is not in the bag's listing: named by fetch.txt and still there, or lost."""
-    if record.url is not None:
-        other, key = store.elsewhere(record.url)
-        stored = other.head(key)
-    else:
-        stored = store.head(record.key)
-    if stored is None or not _holds(record, stored):
-        outcome.dropped.append(record.key)
+def _is_still_there(store: Store, record: ObjectRecord) -> bool:
+    """Looks at an object that the listing lacks, or shows with another size or entity tag, or that lies elsewhere."""
+    place, key = store.elsewhere(record.url) if record.url is not None else (store, record.key)
+    stored = place.head(key)
+    return stored is not None and _holds(record, stored)
 
 
 def _holds(record: ObjectRecord, stored: StoredObject) -> bool:
@@ -106,15 +82,6 @@ def _holds(record: ObjectRecord, stored: StoredObject) -> bool:
     if record.checksum is not None:
         return stored.sha256 == record.checksum
     return stored.etag == record.etag
-
-
-def _is_same(store: Store, record: ObjectRecord, item: ListedObject) -> bool:
-    if (item.size_bytes, item.etag) == (record.size, record.etag):
-        return True
-    if item.size_bytes != record.size or record.checksum is None:
-        return False
-    stored = store.head(record.key)
-    return stored is not None and _holds(record, stored)
 
 
 def _drop(index: Index, key: str, outcome: Agreement) -> None:

@@ -281,6 +281,38 @@ class Index:
         ).fetchone()
         return ObjectRecord(*row) if row else None
 
+    # What the store's listing showed, beside what the index says. Stores list in different orders, so it is joined.
+
+    def take_listing(self, items: Iterable[tuple[str, int, str]]) -> None:
+        """Keeps a listing of the bag, as key, size and entity tag, for the questions below."""
+        self.execute(
+            "CREATE TEMP TABLE IF NOT EXISTS listed (key TEXT PRIMARY KEY, size INTEGER, etag TEXT) WITHOUT ROWID"
+        )
+        self.execute("DELETE FROM listed")
+        self._connection.executemany("INSERT OR REPLACE INTO listed VALUES (?, ?, ?)", items)
+
+    def listed(self, prefix: str = "") -> Iterator[tuple[str, int, str]]:
+        """Yields what was listed below a prefix, by key."""
+        yield from self.query(
+            "SELECT key, size, etag FROM listed WHERE key>=? AND substr(key, 1, ?)=? ORDER BY key",
+            (prefix, len(prefix), prefix),
+        )
+
+    def objects_listed_otherwise(self) -> list[ObjectRecord]:
+        """Returns the objects that were not listed, or with another size or entity tag, or that lie elsewhere."""
+        rows = self.query(
+            "SELECT o.key, o.size, o.sha256, o.etag, o.checksum, o.url, o.evidence FROM object o "
+            "LEFT JOIN listed l ON l.key=o.key "
+            "WHERE l.key IS NULL OR o.url IS NOT NULL OR l.size!=o.size OR l.etag!=o.etag ORDER BY o.key"
+        )
+        return [ObjectRecord(*row) for row in rows]
+
+    def unknown_listed(self, prefix: str) -> Iterator[str]:
+        """Yields the keys that were listed below a prefix and are no objects that the index knows."""
+        for key, _, _ in list(self.listed(prefix)):
+            if self.query("SELECT 1 FROM object WHERE key=?", (key,)).fetchone() is None:
+                yield key
+
     def drop_object(self, key: str) -> None:
         """Forgets an object that the store does not have as it was: what lay in it is to be proven again."""
         self.execute("DELETE FROM object WHERE key=?", (key,))

@@ -99,7 +99,7 @@ class Proving:
 
     def write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str]:
         """Stores the tag files of the bag as the index has it now; returns them and the tag manifest's SHA-256."""
-        tags = TagFiles(self.store, self.index.path, traits.checks_puts and traits.checks_parts)
+        tags = TagFiles(self.store, self.index.path, traits.checks_puts and traits.checks_parts and not self.read_back)
         for name, content in record_system().items():
             tags.put(SYSTEM + name, content)
         write_tag_files(tags, self.index, self.store, self.spec.rules, self.identity.machine_id)

@@ -20,7 +20,7 @@ from decamp.index import Index, ObjectRecord
 from decamp.memory import load_bag, parse_manifest
 from decamp.progress import Progress
 from decamp.receipt import Receipt, read_receipt
-from decamp.store.client import ListedObject, Store
+from decamp.store.client import Store
 from decamp.store.failures import StoreRefusal
 from decamp.transfer import fetch_to, read_digest
 
@@ -185,58 +185,21 @@ def _verify_records(store: Store, index: Index, directory: Path, outcome: Verifi
         )
 
 
-def _verify_listing(store: Store, index: Index, outcome: Verification) -> dict[str, ListedObject]:
-    """The store lists the payload of the manifest and nothing besides; returns what is odd and needs a look."""
+def _verify_listing(store: Store, index: Index, outcome: Verification) -> set[str]:
+    """The store lists no payload besides the manifest's; returns the keys of objects that need more than a look."""
     url = store.location.url
-    records = (record for record in index.objects() if record.url is None)
-    suspects: dict[str, ListedObject] = {}
-    record = next(records, None)
-    for item in store.list_objects():
-        if not item.key.startswith(PAYLOAD):
-            continue
-        while record is not None and record.key.encode() < item.key.encode():
-            outcome.findings.append(_missing(url, record))
-            record = next(records, None)
-        if record is None or record.key != item.key:
-            outcome.findings.append(
-                Finding(
-                    f"{url}/{item.key}",
-                    "an object that the manifest does not name",
-                    "nothing",
-                    f"{item.size_bytes} bytes",
-                    _RUN_AGAIN,
-                )
-            )
-            continue
-        if item.size_bytes != record.size:
-            outcome.findings.append(
-                Finding(
-                    f"{url}/{item.key}",
-                    "the object has another size",
-                    f"{record.size} bytes",
-                    f"{item.size_bytes} bytes",
-                    _RUN_AGAIN,
-                )
-            )
-        elif item.etag != record.etag:
-            suspects[item.key] = item
-        record = next(records, None)
-    while record is not None:
-        outcome.findings.append(_missing(url, record))
-        record = next(records, None)
-    return suspects
-
-
-def _missing(url: str, record: ObjectRecord) -> Finding:
-    return Finding(
-        f"{url}/{record.key}", "an object of the manifest is missing", f"{record.size} bytes", "nothing", _RUN_AGAIN
-    )
+    index.take_listing((item.key, item.size_bytes, item.etag) for item in store.list_objects())
+    for key in index.unknown_listed(PAYLOAD):
+        outcome.findings.append(
+            Finding(f"{url}/{key}", "an object that the manifest does not name", "nothing", "an object", _RUN_AGAIN)
+        )
+    return {record.key for record in index.objects_listed_otherwise() if record.url is None}
 
 
 def _verify_content(
     store: Store,
     index: Index,
-    suspects: dict[str, ListedObject],
+    suspects: set[str],
     read_back: bool,
     progress: Progress,
     outcome: Verification,
@@ -244,12 +207,9 @@ def _verify_content(
     """Every object's content is what the manifest says: attested by the store, or read."""
     total = index.query("SELECT coalesce(sum(size), 0) FROM object").fetchone()[0]
     progress.start("verify", total if read_back else 0)
-    known_bad = {finding.path for finding in outcome.findings}
 
     def verify(record: ObjectRecord) -> tuple[ObjectRecord, Finding | None, int]:
         url = record.url or f"{store.location.url}/{record.key}"
-        if f"{store.location.url}/{record.key}" in known_bad:
-            return record, None, 0
         place, key = store.elsewhere(record.url) if record.url else (store, record.key)
         stored = place.head(key)
         if stored is None:

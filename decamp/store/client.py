@@ -197,18 +197,18 @@ class Store:
             self.client.delete_object(Bucket=self.location.bucket, Key=self.location.key(key))
 
     def list_objects(self, prefix: str = "", page_size: int = 1000) -> Iterator[ListedObject]:
-        """Yields every object below a prefix in the order of the keys.
+        """Yields every object below a prefix, in the order that the store has: not every store's is that of the keys.
 
         Raises:
-            StoreFailure: the store's pages do not follow each other (a repeated or missing continuation token,
-                keys out of order): such a listing proves nothing.
+            StoreFailure: the store's pages do not follow each other (a missing continuation token, a token or a
+                page that was there before): such a listing proves nothing.
         """
         own_prefix = self.location.prefix + "/" if self.location.prefix else ""
         full_prefix = own_prefix + prefix
         cut = len(own_prefix)
         token: str | None = None
         tokens: set[str] = set()
-        last = ""
+        first_keys: set[str] = set()
         for _ in range(_LIST_PAGE_LIMIT):
             arguments: dict[str, Any] = {"ContinuationToken": token} if token is not None else {}
             where = f"s3://{self.location.bucket}/{full_prefix}"
@@ -216,14 +216,17 @@ class Store:
                 page = self.client.list_objects_v2(
                     Bucket=self.location.bucket, Prefix=full_prefix, MaxKeys=page_size, **arguments
                 )
-            for item in page.get("Contents", ()):
-                key = item["Key"]
-                if key.encode() <= last.encode() and last:
-                    raise StoreFailure(
-                        where, "the store's listing cannot be trusted", expected=f"a key after {last}", found=key
-                    )
-                last = key
-                yield ListedObject(key[cut:], item["Size"], item["ETag"].strip('"'))
+            contents = page.get("Contents", ())
+            for item in contents:
+                yield ListedObject(item["Key"][cut:], item["Size"], item["ETag"].strip('"'))
+            if contents and contents[0]["Key"] in first_keys:
+                raise StoreFailure(
+                    where,
+                    "the store's listing cannot be trusted",
+                    expected="a page that was not there before",
+                    found=f"{contents[0]['Key']} again",
+                )
+            first_keys.update(item["Key"] for item in contents[:1])
             if not page.get("IsTruncated"):
                 return
             token = page.get("NextContinuationToken")
