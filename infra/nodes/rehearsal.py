@@ -12,6 +12,7 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Updat
 
 from decamp.errors import DecampError
 from decamp.rehearsal import host as booted_host
+from decamp.rehearsal import process
 from decamp.teardown import GuardedNode
 from infra.config import NodeConfig, StackConfig
 from infra.dynamic import NamedProvider, diff_inputs
@@ -130,10 +131,16 @@ def _copy_key(source: Path, private_key: Path) -> None:
     private_key.chmod(0o600)
 
 
+def _ensure_operator_key(private_key: Path) -> Path:
+    # Hosts start at the same time: only one may make the key, and none may see half of it.
+    with process.lock(private_key.parent / ".lock"):
+        if not booted_host.public_half(private_key).is_file():
+            booted_host.generate_key_pair(private_key, comment="decamp rehearsal")
+    return private_key
+
+
 def _boot(props: dict[str, Any]) -> dict[str, Any]:
-    operator_key = Path(props["ssh_private_key_file"])
-    if not operator_key.is_file():
-        booted_host.generate_key_pair(operator_key, comment="decamp rehearsal")
+    operator_key = _ensure_operator_key(Path(props["ssh_private_key_file"]))
     booted_host.start(
         props["name"],
         Path(props["directory"]),
