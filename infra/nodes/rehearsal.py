@@ -131,8 +131,8 @@ def _copy_key(source: Path, private_key: Path) -> None:
     private_key.chmod(0o600)
 
 
-def _ensure_operator_key(private_key: Path) -> Path:
-    # Hosts start at the same time: only one may make the key, and none may see half of it.
+def ensure_operator_key(private_key: Path) -> Path:
+    """Returns the key, made on first use; of hosts that start together only one makes it, and none sees half of it."""
     with process.lock(private_key.parent / ".lock"):
         if not booted_host.public_half(private_key).is_file():
             booted_host.generate_key_pair(private_key, comment="decamp rehearsal")
@@ -140,7 +140,7 @@ def _ensure_operator_key(private_key: Path) -> Path:
 
 
 def _boot(props: dict[str, Any]) -> dict[str, Any]:
-    operator_key = _ensure_operator_key(Path(props["ssh_private_key_file"]))
+    operator_key = ensure_operator_key(Path(props["ssh_private_key_file"]))
     booted_host.start(
         props["name"],
         Path(props["directory"]),

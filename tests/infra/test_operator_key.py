@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from decamp.rehearsal.host import read_public_key
-from infra.nodes.rehearsal import _ensure_operator_key
+from infra.nodes.rehearsal import ensure_operator_key
 
 
 def test_hosts_that_start_together_get_one_key(tmp_path: Path) -> None:
     private_key = tmp_path / "ssh" / "operator_ed25519"
 
     def read(_number: int) -> str:
-        return read_public_key(_ensure_operator_key(private_key))
+        return read_public_key(ensure_operator_key(private_key))
 
     with ThreadPoolExecutor(8) as threads:
         keys = set(threads.map(read, range(8)))
