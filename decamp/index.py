@@ -111,6 +111,7 @@ class Index:
 
     def copy_to(self, path: Path) -> Index:
         """Closes the index and returns a copy of it in another file, which can be changed without consequences."""
+        self.commit()  # a backup waits for ever for its own connection's transaction
         with contextlib.closing(sqlite3.connect(path)) as target:
             self._connection.backup(target)
         self.close()

@@ -17,6 +17,7 @@ from decamp.rules import GARBAGE, TIERS, Check, Rule
 _GARBAGE = TIERS.index(GARBAGE)
 _COMPARED = "path, kind, tier, rule, size, mode, mtime_ns, ctime_ns, ino, nlink, uid, gid, state, check_id, dev"
 _SETTLED = frozenset((State.PROVEN, State.LEFT_BEHIND))
+_WAITING = frozenset((State.PENDING, State.UNSTORABLE))
 _BATCH = 2000
 
 
@@ -207,8 +208,8 @@ def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], chang
         entry = entry._replace(sha256=old.sha256, object=old.object, offset=old.offset, stored_size=old.stored_size)
         if _content_is_proven(old, entry):
             entry = entry._replace(state=int(State.PROVEN), checks=old.checks)
-    if old is not None and old.state == State.PENDING and entry == old._replace(checks=None, hardlink=None):
-        return None  # still waiting for its turn, as it was
+    if old is not None and old.state in _WAITING and entry == old._replace(checks=None, hardlink=None):
+        return None  # as it was
     changes.rewritten += 1
     return entry
 
