@@ -134,7 +134,8 @@ class Case:
         if step.between == "writer":
             for _ in range(self.rng.randint(1, 4)):
                 self.writer.change(step.detail)
-            self.writer.release()
+            if step.detail != "flip_mapped":  # a mapping made on purpose stays for the run
+                self.writer.release()
         elif step.between == "tamper":
             self.note(f"tampered: {bags.tamper(self.client, BUCKET, self.prefix, self.rng, step.detail)}")
         elif step.between == "lose state":

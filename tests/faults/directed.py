@@ -57,8 +57,10 @@ def unseen_change_between_runs() -> Plans:
 
 def mapped() -> Plans:
     """A file is written to through a mapping, without an open descriptor."""
-    for at in range(2, 40, 4):
+    for at in range(6, 46, 4):
         yield _one(Step(writes=[(at, "flip_mapped")]), Step())
+        # Mapped and written to before the run, and again when the file has been read.
+        yield _one(Step(between="writer", detail="flip_mapped", writes=[(at, "flip_again")]), Step())
 
 
 def held_open() -> Plans:
@@ -90,7 +92,7 @@ def careless_store() -> Plans:
     """A store ignores checksums and changes some of the bodies."""
     for _ in range(4):
         yield Plan(0, SMALL, "corrupts and ignores checksums", [Step()])
-    for at in range(12, 32, 2):
+    for at in range(5, 20):
         yield Plan(0, SMALL, "ignores checksums", [Step()], more_faults=_one_wrong(at))
 
 

@@ -80,6 +80,8 @@ class Summary:
 
 def _work(port: int, base: str, mutants: Sequence[str], seeds: JobQueue, results: JobQueue) -> None:
     """One worker: a proxy and an engine of its own, cases until there are no more."""
+    # Ended early it still has mounts to take down, and an engine to stop.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     server = S3Server(port)
     with FaultProxy(port) as proxy, Engine(mutants) as engine:
         while (seed := seeds.get()) is not None:
@@ -120,7 +122,7 @@ def run_plans(
             worker.join(timeout=5 if summary.cases == len(plans) else 0)
             if worker.is_alive():
                 worker.terminate()
-                worker.join(timeout=10)
+                worker.join(timeout=30)
     summary.seconds = time.monotonic() - started
     return summary
 

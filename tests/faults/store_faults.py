@@ -173,12 +173,15 @@ def flip(body: bytes) -> bytes:
 
 
 class CorruptedUpload(Fault):
-    """A body is changed on its way; what the client said of it (checksum, length, signature) travels on."""
+    """A body is changed on its way; its checksum headers travel on, and a signature that does not cover the body.
+
+    So it is over TLS, where clients sign without the body: the checksum alone can tell.
+    """
 
     operations = BODY_WRITES
 
     def handle(self, request: Request, forward: Forward) -> Response:
-        return forward(replace(request, body=flip(request.body)))
+        return forward(request.changed(body=flip(request.body)))
 
 
 def strip_answer(answer: Response) -> Response:

@@ -93,6 +93,11 @@ class Writer:
         self._maps.append(mapping)
         return None
 
+    def flip_again(self, _: bytes, __: bytes) -> None:
+        """Other content through the mappings there are: a page that is dirty already changes without a new time."""
+        for mapping in self._maps:
+            mapping[len(mapping) // 2] = 255 - mapping[len(mapping) // 2]
+
     def append(self, path: bytes, _: bytes) -> None:
         with open(path, "ab") as file:
             file.write(self.rng.randbytes(self.rng.choice([1, 100, 70_000])))
@@ -145,8 +150,8 @@ class Writer:
 CHANGES: dict[str, Callable[[Writer, bytes, bytes], None]] = {
     name: getattr(Writer, name)
     for name in (
-        "flip", "flip_unseen", "flip_older", "flip_mapped", "append", "truncate", "replace", "link_instead", "vanish",
-        "move", "appear", "appear_deep", "remode", "restamp", "relink",
+        "flip", "flip_unseen", "flip_older", "flip_mapped", "flip_again", "append", "truncate", "replace",
+        "link_instead", "vanish", "move", "appear", "appear_deep", "remode", "restamp", "relink",
     )
 }  # fmt: skip
 NEED_FILE = frozenset(CHANGES) - {"appear", "appear_deep"}
