@@ -39,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
         clean(directory)
         if options.rehearsal_command == "run":
             live_through(directory, keep=options.keep, verbose=options.verbose)
+        elif not (directory / "tests").exists():
+            shutil.rmtree(directory)
     return EXIT_DONE
 
 
