@@ -6,11 +6,14 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from typing import Any
 
 from decamp.checks.result import CheckResult
 
 _DEFAULT_TIMEOUT_S = 600.0
+_OUTPUT_WAIT_S = 1.0
+_TAIL_BYTES = 2000
 _SECRET_NAMES = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 
 
@@ -39,13 +42,30 @@ def run_command_check(path: bytes, parameters: dict[str, Any]) -> CheckResult:
         )
     except OSError as error:
         return CheckResult("command", False, f"`{shown}` to run", str(error))
+    tail = bytearray()
+    reader = threading.Thread(target=_keep_tail, args=(process, tail), daemon=True)
+    reader.start()
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
         return CheckResult("command", False, f"`{shown}` to end within {timeout_s:g} s", "it did not end")
-    tail = " ".join(output.decode("utf-8", "replace").split())[-400:]
+    reader.join(_OUTPUT_WAIT_S)  # a process that it left behind may hold the pipe for as long as it likes
+    words_said = " ".join(bytes(tail).decode("utf-8", "replace").split())[-400:]
     if process.returncode == 0:
-        return CheckResult("command", True, found=tail)
-    return CheckResult("command", False, f"exit status 0 from `{shown}`", f"exit status {process.returncode}: {tail}")
+        return CheckResult("command", True, found=words_said)
+    return CheckResult(
+        "command",
+        False,
+        f"exit status 0 from `{shown}`",
+        f"exit status {process.returncode}: {words_said}".rstrip(": "),
+    )
+
+
+def _keep_tail(process: subprocess.Popen[bytes], tail: bytearray) -> None:
+    assert process.stdout is not None
+    with process.stdout as stream:
+        while piece := stream.read1(1 << 16):  # type: ignore[attr-defined]  # a buffered reader
+            tail += piece
+            del tail[:-_TAIL_BYTES]

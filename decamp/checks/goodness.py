@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from decamp.checks.result import CheckResult
-from decamp.checks.wholeness import inspect_wholeness
+from decamp.checks.wholeness import inspect_wholeness, is_about_data
 
 _HISTOGRAM_BINS = 12
 
@@ -35,9 +35,9 @@ def inspect_goodness(kind: str, path: bytes, parameters: dict[str, Any]) -> Chec
                 missing = _missing_fields(json.load(file), parameters.get("required", []))
             return _result(kind, [missing], {})
         return _inspect_rows(kind, path, parameters)
-    except OSError:
-        raise
     except Exception as error:  # readers of four formats raise what they like for bad data; it is bad data
+        if isinstance(error, OSError) and not is_about_data(error):
+            raise
         return CheckResult(kind, False, f"readable {kind}", " ".join(str(error).split())[:300])
 
 
