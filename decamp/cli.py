@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -100,6 +101,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     as_json = "--json" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal's encoding lacks ends nothing
     try:
         options = build_parser(command).parse_args(words)
         code = _COMMANDS[options.command](options) if options.command in _COMMANDS else _run_operator(options)
