@@ -90,7 +90,8 @@ def run(options: argparse.Namespace, stop: threading.Event) -> int:
     if settings_file.exists() and json.loads(settings_file.read_text()) != settings:
         log.error("%s: differs from %s; results would not fit together", settings_file, settings)
         return 2
-    write_atomically(settings_file, json.dumps(settings, indent=2) + "\n")
+    if not settings_file.exists():
+        write_atomically(settings_file, json.dumps(settings, indent=2) + "\n")
     write_stale_hidden_states(workspace / "data" / "hidden_states")
     size, directory = options.shard_size, workspace / "data" / "completions"
     slices: list[list[dict[str, Any]]] = [prompts[at : at + size] for at in range(0, len(prompts), size)]

@@ -1,0 +1,205 @@
+"""The roles from workspace to job on a booted host: run twice, in check mode, and with what goes wrong on nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.roles.gpu_host import CHECKOUT, GpuHost, Played, booted
+from tests.roles.gpu_machines import NO_GPU, RTX_PRO_6000_X4
+
+PORT = 30000
+STANDIN = "/usr/local/lib/decamp/sglang/standin_server.py"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
+    with booted(tmp_path_factory.mktemp("node"), NO_GPU) as started:
+        yield started
+
+
+def settings(node: GpuHost, **others: Any) -> dict[str, Any]:
+    model = "/models/current"
+    return {
+        "sglang_implementation": "standin",
+        "sglang_host": node.address,
+        "sglang_ready_limit_s": 60,
+        "sglang_stop_timeout_s": 5,
+        "model_source": "script",
+        "model_script": str(CHECKOUT / "decamp/rehearsal/standin_server.py"),
+        "model_script_arguments": ["build", "--prompts", "/usr/share/games/fortunes", "--output", model],
+        "model_directory": model,
+        "model_free_after_bytes": 0,
+        "workspace_min_free_bytes": 1,
+        "job_server_url": f"http://{node.address}:{PORT}",
+        **others,
+    }
+
+
+def play(node: GpuHost, *roles: str, check: bool = False, **others: Any) -> Played:
+    return node.play(*(roles or ("workspace", "model", "sglang", "job")), check=check, **settings(node, **others))
+
+
+def play_tasks(node: GpuHost, *steps: tuple[str, str], **others: Any) -> Played:
+    """Runs (role, tasks_from) steps through a role that is made for it."""
+    role = node.directory / "roles" / "steps" / "tasks"
+    role.mkdir(parents=True, exist_ok=True)
+    tasks = [{"include_role": {"name": name, "tasks_from": file}} for name, file in steps]
+    (role / "main.yml").write_text(json.dumps(tasks))
+    return node.play(str(role.parent), **settings(node, **others))
+
+
+def listeners(node: GpuHost) -> str:
+    return node.run(f"ss -Hltnp 'src {node.address} and sport = :{PORT}'").stdout.strip()
+
+
+def test_check_mode_on_a_bare_host_changes_nothing(node: GpuHost) -> None:
+    played = play(node, check=True)
+    assert (played.status, played.failed) == (0, 0), played.output
+    assert played.changed > 5
+    assert node.run("ls -d /workspace /models /etc/decamp /opt/decamp; getent passwd decamp", check=False).stdout == ""
+
+
+def test_a_bare_host_serves_and_works_and_a_second_run_changes_nothing(node: GpuHost) -> None:
+    first = play(node)
+    assert (first.status, first.failed) == (0, 0), first.output
+    assert (
+        "503" not in node.run(f"curl -s -o /dev/null -w '%{{http_code}}' {node.address}:{PORT}/health_generate").stdout
+    )
+    node.run("timeout 60 sh -c 'until [ -s /workspace/data/completions/shard_0.jsonl ]; do sleep 0.2; done'")
+    owners = node.run("find /workspace -not -user decamp; stat -c %a /etc/decamp/*.env").stdout.split()
+    assert owners == ["600", "600"]
+    second = play(node)
+    assert (second.status, second.changed) == (0, 0), second.output
+
+
+def test_a_killed_server_comes_back_by_itself(node: GpuHost) -> None:
+    before = node.run("systemctl show sglang -p MainPID --value").stdout.strip()
+    node.run(f"kill -9 {before}")
+    node.run(f"timeout 60 sh -c 'until curl -sf {node.address}:{PORT}/health_generate; do sleep 0.3; done'")
+    assert node.run("systemctl show sglang -p MainPID --value").stdout.strip() not in ("", before)
+
+
+def test_stop_leaves_nothing_of_job_and_server(node: GpuHost) -> None:
+    stopped = play_tasks(node, ("job", "stop"), ("sglang", "stop"))
+    assert stopped.status == 0, stopped.output
+    assert listeners(node) == ""
+    assert node.run("pgrep -u decamp -a", check=False).stdout == ""
+    assert node.run("cat /sys/fs/cgroup/system.slice/sglang.service/cgroup.procs", check=False).stdout == ""
+
+
+@pytest.fixture
+def orphaned_workers(node: GpuHost) -> None:
+    """Workers outside any unit, whose launcher was killed: they keep the port and a log in the workspace open."""
+    command = f"python3 {STANDIN} serve --model-path /models/current --host {node.address} --port {PORT}"
+    node.run(f"setsid runuser -u decamp -- {command} >> /workspace/logs/by_hand.log 2>&1 < /dev/null & sleep 0.1")
+    node.run(f"timeout 60 sh -c 'until curl -sf {node.address}:{PORT}/health_generate; do sleep 0.3; done'")
+    launcher = node.run(
+        "sed -n 's/.*launcher \\([0-9]*\\) .*/\\1/p' /workspace/logs/by_hand.log | tail -1"
+    ).stdout.strip()
+    node.run(f"kill -9 {launcher}")
+    assert node.run(f"curl -s -o /dev/null -w '%{{http_code}}' {node.address}:{PORT}/health_generate").stdout == "200"
+
+
+@pytest.mark.usefixtures("orphaned_workers")
+def test_a_taken_port_is_named_before_anything_changes(node: GpuHost) -> None:
+    refused = play(node, "sglang")
+    assert refused.status != 0
+    assert refused.changed == 0
+    refused.says(f"{node.address}:{PORT}: port taken", "standin_server.py", f"listens on {node.address}:{PORT}")
+
+
+def test_what_escaped_its_launcher_is_ended(node: GpuHost) -> None:
+    writers = "for p in /proc/[0-9]*; do readlink $p/fd/* 2>/dev/null; done | grep -c ^/workspace/logs/by_hand.log"
+    assert int(node.run(writers).stdout) > 0
+    ended = play_tasks(node, ("sglang", "stop"), ("evacuation", "stop"))
+    assert ended.status == 0, ended.output
+    assert listeners(node) == ""
+    assert node.run(writers, check=False).stdout.strip() == "0"
+
+
+def test_another_users_writer_is_named_and_left(node: GpuHost) -> None:
+    node.run("setsid sleep 120 > /workspace/logs/roots.log 2>&1 < /dev/null & echo $! > /run/writer.pid; sleep 0.2")
+    played = play_tasks(node, ("evacuation", "stop"))
+    assert played.status == 0, played.output
+    played.says("still write to the workspace", "sleep 120", "writes /workspace/logs/roots.log")
+    node.run("kill $(cat /run/writer.pid); rm /workspace/logs/roots.log")
+
+
+def test_models_200_is_not_ready(node: GpuHost) -> None:
+    slow = play(node, "sglang", sglang_standin_arguments=["--load-seconds", "600"], sglang_ready_limit_s=3)
+    assert slow.status != 0
+    slow.says("not ready after 3 s: expected 200, found 503", "/v1/models: 200", "loading /models/current")
+    assert play_tasks(node, ("sglang", "stop")).status == 0
+
+
+def test_a_server_that_dies_is_told_with_its_last_words(node: GpuHost) -> None:
+    node.run("mv /models/current/statistics.json /models/current/elsewhere.json")
+    dead = play(node, "sglang")
+    assert dead.status != 0
+    dead.says("cannot be loaded", "statistics.json", "journalctl -u sglang.service")
+    assert play_tasks(node, ("sglang", "stop")).status == 0
+    node.run("systemctl reset-failed sglang")
+
+
+@pytest.mark.parametrize(
+    ("role", "variables", "words"),
+    [
+        ("workspace", {"workspace_root": "/etc"}, "workspace_root: not usable"),
+        ("workspace", {"workspace_min_free_bytes": 1 << 60}, "too little space: expected 1048576.0 TiB"),
+        ("workspace", {"workspace_mount_required": True}, "on the root filesystem"),
+        ("workspace", {"workspace_uid": 0}, "workspace_user: taken"),
+        ("model", {"model_source": "huggingface", "model_repository": "a/b"}, "model_revision: expected a commit"),
+        ("model", {"model_size_bytes": 1 << 60}, "/models/current: too little space"),
+        ("model", {"model_source": "directory", "model_source_directory": "/nowhere"}, "no directory"),
+        ("sglang", {"sglang_environment": {"HF_TOKEN": "x"}}, "HF_TOKEN: looks like a secret"),
+        ("sglang", {"sglang_preset": "b300"}, "sglang_preset: unknown: expected one of qwen3.6-27b-fp8_b200x8"),
+        ("job", {"job_script": "missing.py"}, "job_source: no job"),
+        ("job", {"job_environment": {"API_KEY": "x"}}, "API_KEY: looks like a secret"),
+    ],
+)
+def test_bad_input_is_one_clear_message_and_no_change(
+    node: GpuHost, role: str, variables: dict[str, Any], words: str
+) -> None:
+    refused = play(node, role, **variables)
+    assert refused.status != 0
+    assert refused.changed == 0
+    refused.says(words, "; run: ")
+
+
+def test_a_cut_off_model_is_found_and_made_whole(node: GpuHost) -> None:
+    node.run("rm -f /models/current/elsewhere.json; mkdir -p /srv/model && cd /srv/model && echo '{}' > config.json")
+    header = '{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
+    write = f"import struct, sys; h = {header.encode()!r}; sys.stdout.buffer.write(struct.pack('<Q', len(h)) + h + bytes(16))"
+    node.run("python3 - > /srv/model/m.safetensors", stdin=write)
+    source: dict[str, Any] = {"model_source": "directory", "model_source_directory": "/srv/model"}
+    assert play(node, "model", **source).status == 0
+    assert node.run("ls /models/current").stdout.split() == ["config.json", "m.safetensors"]
+    assert play(node, "model", **source).changed == 0
+    node.run("truncate -s 60 /models/current/m.safetensors")
+    again = play(node, "model", **source)
+    assert (again.status, again.changed) == (0, 1), again.output
+    node.run("cmp /srv/model/m.safetensors /models/current/m.safetensors")
+    node.run("truncate -s 60 /srv/model/m.safetensors; rm -r /models/current")
+    refused = play(node, "model", **source)
+    assert refused.status != 0
+    refused.says("m.safetensors: not whole", "could not be fetched")
+
+
+def test_presets_refuse_the_wrong_gpus(tmp_path: Path) -> None:
+    with booted(tmp_path / "rtx", RTX_PRO_6000_X4, smi=RTX_PRO_6000_X4.format_smi("590.48", "13.1")) as rtx:
+        rtx.write("/usr/local/bin/nvidia-smi", "#!/bin/sh\ncat /var/lib/stand-in-gpu/nvidia-smi-q.txt\n", "0755")
+        real = {"sglang_implementation": "sglang", "sglang_min_free_bytes": 1}
+        wrong = rtx.play("sglang", **settings(rtx, **real, sglang_preset="qwen3.6-27b-fp8_b200x8"))
+        assert (wrong.status != 0, wrong.changed) == (True, 0), wrong.output
+        wrong.says("GPUs: expected 8 (dp 8 x tp 1), found 4", "wrong GPU: expected B200, found NVIDIA RTX PRO 6000")
+        own = {**real, "sglang_preset": "qwen3.6-27b-fp8_rtxpro6000x4"}
+        backend = rtx.play("sglang", **settings(rtx, **own, sglang_attention_backend="trtllm_mha"))
+        backend.says("sglang_attention_backend trtllm_mha: expected B200 or B300")
+        big = rtx.play("sglang", **settings(rtx, **own, sglang_weights_bytes=200_000_000_000))
+        big.says("GPU memory: too little for the model")
+        assert backend.changed == big.changed == 0
