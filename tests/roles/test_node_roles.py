@@ -13,6 +13,7 @@ from tests.roles.gpu_host import CHECKOUT, GpuHost, Played, booted
 from tests.roles.gpu_machines import NO_GPU, RTX_PRO_6000_X4
 
 PORT = 30000
+SOURCE = "/srv/model"
 STANDIN = "/usr/local/lib/decamp/sglang/standin_server.py"
 
 
@@ -146,36 +147,47 @@ def test_a_server_that_dies_is_told_with_its_last_words(node: GpuHost) -> None:
     node.run("systemctl reset-failed sglang")
 
 
-@pytest.mark.parametrize(
-    ("role", "variables", "words"),
-    [
-        ("workspace", {"workspace_root": "/etc"}, "workspace_root: not usable"),
-        ("workspace", {"workspace_min_free_bytes": 1 << 60}, "too little space: expected 1048576.0 TiB"),
-        ("workspace", {"workspace_mount_required": True}, "on the root filesystem"),
-        ("workspace", {"workspace_uid": 0}, "workspace_user: taken"),
-        ("model", {"model_source": "huggingface", "model_repository": "a/b"}, "model_revision: expected a commit"),
-        ("model", {"model_size_bytes": 1 << 60}, "/models/current: too little space"),
-        ("model", {"model_source": "directory", "model_source_directory": "/nowhere"}, "no directory"),
-        ("sglang", {"sglang_environment": {"HF_TOKEN": "x"}}, "HF_TOKEN: looks like a secret"),
-        ("sglang", {"sglang_preset": "b300"}, "sglang_preset: unknown: expected one of qwen3.6-27b-fp8_b200x8"),
-        ("job", {"job_script": "missing.py"}, "job_source: no job"),
-        ("job", {"job_environment": {"API_KEY": "x"}}, "API_KEY: looks like a secret"),
-    ],
-)
-def test_bad_input_is_one_clear_message_and_no_change(
-    node: GpuHost, role: str, variables: dict[str, Any], words: str
-) -> None:
-    refused = play(node, role, **variables)
-    assert refused.status != 0
-    assert refused.changed == 0
-    refused.says(words, "; run: ")
+BAD_INPUT: list[tuple[str, dict[str, Any], str]] = [
+    ("workspace", {"workspace_root": "/etc"}, "workspace_root: not usable"),
+    ("workspace", {"workspace_min_free_bytes": 1 << 60}, "too little space: expected 1048576.0 TiB"),
+    ("workspace", {"workspace_mount_required": True}, "on the root filesystem"),
+    ("workspace", {"workspace_uid": 0}, "workspace_user: taken"),
+    ("model", {"model_source": "huggingface", "model_repository": "a/b"}, "model_revision: expected a commit"),
+    ("model", {"model_size_bytes": 1 << 60}, "/models/current: too little space"),
+    ("model", {"model_source": "directory", "model_source_directory": "/nowhere"}, "no directory"),
+    ("sglang", {"sglang_environment": {"HF_TOKEN": "x"}}, "HF_TOKEN: looks like a secret"),
+    ("sglang", {"sglang_preset": "b300"}, "sglang_preset: unknown: expected one of qwen3.6-27b-fp8_b200x8"),
+    ("job", {"job_script": "missing.py"}, "job_source: no job"),
+    ("job", {"job_environment": {"API_KEY": "x"}}, "API_KEY: looks like a secret"),
+]
+
+
+def test_bad_input_is_one_clear_message_and_no_change(node: GpuHost) -> None:
+    # One playbook for all of them: each case is caught and told, so that none hides another.
+    role = node.directory / "roles" / "cases" / "tasks"
+    role.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        {
+            "block": [{"include_role": {"name": name}, "vars": {**settings(node), **variables}}],
+            "rescue": [{"debug": {"msg": f"case {number}: {{{{ ansible_failed_result.msg }}}}"}}],
+        }
+        for number, (name, variables, _) in enumerate(BAD_INPUT)
+    ]
+    (role / "main.yml").write_text(json.dumps(tasks))
+    played = node.play(str(role.parent))
+    assert (played.status, played.changed) == (0, 0), played.output
+    text = " ".join(played.output.split())
+    told = {int(case.split(":")[0]): case for case in text.split("case ")[1:] if case.split(":")[0].isdigit()}
+    missing = [words for number, (_, _, words) in enumerate(BAD_INPUT) if words not in told.get(number, "")]
+    assert not missing, played.output
+    assert all("run: " in told[number] for number in range(len(BAD_INPUT)))
 
 
 def test_a_cut_off_model_is_found_and_made_whole(node: GpuHost) -> None:
     node.run("rm -f /models/current/elsewhere.json; mkdir -p /srv/model && cd /srv/model && echo '{}' > config.json")
     header = '{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
-    write = f"import struct, sys; h = {header.encode()!r}; sys.stdout.buffer.write(struct.pack('<Q', len(h)) + h + bytes(16))"
-    node.run("python3 - > /srv/model/m.safetensors", stdin=write)
+    whole = f"struct.pack('<Q', {len(header)}) + {header.encode()!r} + bytes(16)"
+    node.run(f"python3 - > {SOURCE}/m.safetensors", stdin=f"import struct, sys; sys.stdout.buffer.write({whole})")
     source: dict[str, Any] = {"model_source": "directory", "model_source_directory": "/srv/model"}
     assert play(node, "model", **source).status == 0
     assert node.run("ls /models/current").stdout.split() == ["config.json", "m.safetensors"]

@@ -1,0 +1,164 @@
+"""Playbooks on a booted host and a real store: pinned keys, the stack's inventory, secrets, verdict, restore."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decamp.playbook import PlaybookResult, run_playbook
+from decamp.rehearsal import addresses, host, store_server
+from tests.roles.gpu_host import GpuHost, booted
+from tests.roles.gpu_machines import NO_GPU
+
+KEY, SECRET = "AKIA" + secrets.token_hex(8), secrets.token_hex(20)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The endpoint of a real S3 server with an empty bucket `decamp`."""
+    import boto3
+
+    directory = tmp_path_factory.mktemp("store")
+    server = store_server.start(directory, "127.0.0.1", addresses.find_free_ports(1)[0], KEY, SECRET)
+    client = boto3.client(
+        "s3",
+        endpoint_url=server.endpoint_url,
+        aws_access_key_id=KEY,
+        aws_secret_access_key=SECRET,
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="decamp")
+    yield server.endpoint_url
+    store_server.destroy(directory)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
+    with booted(tmp_path_factory.mktemp("node"), NO_GPU) as started:
+        yield started
+
+
+def write_inventory(node: GpuHost, store: str, *, known_hosts: Path | None = None, extra_host: str = "") -> Path:
+    """An inventory as the stack's plugin makes it, for one node of the target rehearsal."""
+    pinned = known_hosts or node.directory / "known_hosts"
+    hosts: dict[str, Any] = {"node-1": {"ansible_host": node.address, "stack_node": {"name": "node-1", "deadline": ""}}}
+    if extra_host:
+        hosts[extra_host] = {"ansible_host": node.address}
+    document = {
+        "all": {
+            "vars": {
+                "stack_name": "test",
+                "stack_target": "rehearsal",
+                "stack_nodes": ["node-1"],
+                "stack_store": {"url": "s3://decamp/archive", "endpoint": store, "region": "us-east-1"},
+                "ansible_user": "root",
+                "ansible_ssh_private_key_file": str(node.private_key),
+                "ansible_ssh_common_args": f"-o UserKnownHostsFile={pinned} -o GlobalKnownHostsFile=/dev/null "
+                "-o StrictHostKeyChecking=yes -o IdentitiesOnly=yes",
+                "ansible_control_path": f"{node.directory}/{secrets.token_hex(4)}",
+            },
+            "children": {"rehearsal": {"hosts": hosts}},
+        }
+    }
+    path = node.directory / f"inventory-{secrets.token_hex(4)}.yml"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def play(name: str, inventory: Path, **options: Any) -> tuple[PlaybookResult, str]:
+    lines: list[str] = []
+    environment = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+    result = run_playbook(name, tell=lines.append, inventory=str(inventory), environment=environment, **options)
+    return result, "\n".join(lines)
+
+
+def test_a_stack_that_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "backend").mkdir()
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}/backend")
+    monkeypatch.setenv("PULUMI_CONFIG_PASSPHRASE", "x")
+    result = run_playbook("status.yml", tell=lambda _line: None, stack="never-made")
+    assert result.exit_status != 0
+    assert "never-made" in result.failures[0].message
+    assert "run: pulumi stack ls" in result.failures[0].message
+
+
+def test_another_host_key_is_refused(node: GpuHost, store: str, tmp_path: Path) -> None:
+    other = host.read_public_key(host.generate_key_pair(tmp_path / "other"))
+    (tmp_path / "known_hosts").write_text(f"{node.address} {other}\n")
+    result, told = play("evacuate.yml", write_inventory(node, store, known_hosts=tmp_path / "known_hosts"))
+    assert result.exit_status != 0
+    assert "Host key verification failed" in told
+    assert "NOT SAFE" in told
+
+
+def test_a_foreign_host_and_a_missing_one_stop_everything(node: GpuHost, store: str) -> None:
+    result, told = play("evacuate.yml", write_inventory(node, store, extra_host="stranger"))
+    assert result.exit_status != 0
+    assert "foreign: stranger" in told
+    assert not any(result.changed.values())
+    inventory = write_inventory(node, store)
+    inventory.write_text(
+        inventory.read_text().replace('"stack_nodes": ["node-1"]', '"stack_nodes": ["node-1", "node-2"]')
+    )
+    result, told = play("evacuate.yml", inventory)
+    assert result.exit_status != 0
+    assert "missing: node-2" in told
+    assert not any(result.changed.values())
+
+
+def test_a_rental_ends_safe_with_no_secret_left_and_starts_again(node: GpuHost, store: str) -> None:
+    inventory = write_inventory(node, store)
+    # The whole of site.yml is the rehearsal's matter; what an evacuation needs is a workspace with content.
+    node.run("useradd -r -u 8642 -M decamp; mkdir -p /workspace/data/hidden_states /workspace/logs")
+    node.run(
+        "seq 100000 > /workspace/data/numbers.txt; echo old > /workspace/data/hidden_states/x; mkdir /workspace/empty"
+    )
+    node.run("chown -R decamp:decamp /workspace")
+    checked, told = play("evacuate.yml", inventory, check=True)
+    assert checked.exit_status == 0, told
+    assert "there is no verdict" in told
+    assert node.run("ls -d /etc/decamp /opt/decamp", check=False).stdout == ""
+    safe, told = play("evacuate.yml", inventory)
+    assert safe.exit_status == 0, told
+    assert "node-1: SAFE in s3://decamp/archive/node-1" in told
+    assert "irreplaceable" in told
+    found = node.run(
+        f"grep -rlsF -e {SECRET} -e {KEY} /etc /home /opt/decamp /root /run /srv /tmp /usr/local /var /workspace; "
+        f"journalctl --no-pager | grep -cF -e {SECRET} -e {KEY}",
+        check=False,
+    ).stdout.split()
+    assert found == ["0"]
+    assert SECRET not in told
+    node.run("setsid sh -c 'exec sleep 300 >> /workspace/data/numbers.txt' < /dev/null & echo; sleep 0.2")
+    unsafe, told = play("evacuate.yml", inventory)
+    assert unsafe.exit_status != 0
+    assert "node-1: NOT SAFE" in told
+    assert "/workspace/data/numbers.txt" in told
+    node.run("kill $(pgrep -x sleep)")
+    assert play("evacuate.yml", inventory)[0].exit_status == 0
+    before = node.run(
+        "cd /workspace && find . -path ./data/hidden_states -prune -o -printf '%p %y %m %U %T@\\n' | sort"
+    ).stdout
+    node.run("rm -rf /workspace")
+    back, told = play("restore.yml", inventory, tags=["workspace", "evacuation", "restore"])
+    assert back.exit_status == 0, told
+    after = node.run(
+        "cd /workspace && find . -path ./data/hidden_states -prune -o -printf '%p %y %m %U %T@\\n' | sort"
+    ).stdout
+    kept = [line for line in before.splitlines() if line.split()[1] != "d"]
+    assert [line for line in after.splitlines() if line in kept] == kept
+    assert node.run("find /workspace -not -user decamp").stdout == ""
+
+
+def test_a_store_that_is_down_is_not_safe(node: GpuHost, store: str) -> None:
+    nowhere = f"http://127.0.0.1:{addresses.find_free_ports(1)[0]}"
+    result, told = play("evacuate.yml", write_inventory(node, nowhere))
+    assert result.exit_status != 0
+    assert "node-1: NOT SAFE" in told
+    assert nowhere.removeprefix("http://") in told
+    assert store != nowhere
