@@ -109,7 +109,15 @@ class StackGuardProvider(NamedProvider):
         return CreateResult("stack-guard", {"nodes": props["nodes"]})
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        # A node that is no longer listed has a guard of its own, which is asked when it goes.
+        """Takes the nodes there are now.
+
+        Raises:
+            TeardownRefused, StackRefused: a node is to leave the list that must stay. Were it dropped here and then
+                kept by its own guard, a later destroy would delete the others before it asked that one.
+        """
+        names = {node["name"] for node in _news["nodes"]}
+        leaving = [node for node in _olds["nodes"] if node["name"] not in names]
+        refuse_unless_all_agree([GuardedNode.from_properties(node) for node in leaving])
         return UpdateResult({"nodes": _news["nodes"]})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
