@@ -28,7 +28,7 @@ from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
-from decamp.index import BusyIndex, Index, index_path
+from decamp.index import BusyIndex, Index, index_path, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
@@ -81,24 +81,16 @@ class Evacuation:
         Raises:
             StoreFailure: the store cannot be reached or trusted, before anything was changed.
             BusyIndex: another evacuation of this bag is running here.
-            NotSafe: the state directory is full.
+            NotSafe: the state directory is full or cannot be written, or the index in it is damaged.
         """
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
-        with _locked(path):
+        with _usable(path), _locked(path):
+            self._index = Index(path)
             try:
-                self._index = Index(path)
-                try:
-                    self._run()
-                finally:
-                    with contextlib.suppress(sqlite3.Error):
-                        self._index.close()
-            except (sqlite3.OperationalError, OSError) as error:  # entries' own errors are findings by now
-                raise NotSafe(
-                    str(path),
-                    "the state directory cannot be used",
-                    found=str(error),
-                    run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
-                ) from error
+                self._run()
+            finally:
+                with contextlib.suppress(sqlite3.Error):
+                    self._index.close()
         self._progress.finish()
         return self.outcome
 
@@ -107,13 +99,14 @@ class Evacuation:
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
         copy = Path(f"{path}.dry-run-{os.getpid()}")
         try:
-            self._index = Index(path).copy_to(copy)
-            self.outcome.is_dry_run = True
-            self._run(is_dry_run=True)
-            self._index.close()
+            with _usable(path):
+                self._index = Index(path).copy_to(copy) if path.exists() else Index(copy)
+                self.outcome.is_dry_run = True
+                self._run(is_dry_run=True)
+                self._index.close()
         finally:
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{copy}{suffix}").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                remove_index(copy)
         self._progress.finish()
         return self.outcome
 
@@ -364,6 +357,32 @@ class Evacuation:
                     "stop what writes and run again",
                 )
             )
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Says in one line what is wrong with the index or its directory; entries' own errors are findings by now."""
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise NotSafe(
+            str(path),
+            "the state directory cannot be used",
+            found=str(error),
+            run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
+        ) from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise
+        remove_index(path)
+        raise NotSafe(
+            str(path),
+            "the index was damaged and is removed; the archive has all that it said",
+            found=str(error),
+            run="the same command again",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -101,8 +101,7 @@ class Index:
                 if attempt == 2:
                     raise
             connection.close()
-            for suffix in ("", "-wal", "-shm"):  # unreadable or of another version: the bag has all of it
-                Path(f"{path}{suffix}").unlink(missing_ok=True)
+            remove_index(path)  # unreadable or of another version: the bag has all of it
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -322,6 +321,12 @@ class Index:
             "WHERE object=? AND state IN (?, ?)",
             (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)),
         )
+
+
+def remove_index(path: Path) -> None:
+    """Removes an index's files; there may be none."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def signed(value: int) -> int:

@@ -52,7 +52,11 @@ def list_bag(store: Store, take: Callable[[Entry], None]) -> Receipt | None:
 def entry_row(entry: Entry) -> str:
     """An entry as a line for people."""
     kind = Kind(entry.kind)
-    stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(entry.mtime_ns // 1_000_000_000))
+    mtime_s = entry.mtime_ns // 1_000_000_000
+    try:
+        stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(mtime_s))
+    except (OverflowError, OSError, ValueError):  # a file can have a time that no calendar has
+        stamp = f"@{mtime_s}"
     arrow = f" -> {shown(entry.link)}" if entry.link is not None else ""
     state = str(entry_document(entry, ())["state"])
     return (

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from decamp.rehearsal import addresses, host, prerequisites, process, store_server, supervisor
+from tests.faults.engine_process import Engine
+from tests.system.engine_node import EngineNode
 from tests.system.machines import Machine, StoreAccess, make_machine
 
 SESSIONS = Path(__file__).resolve().parents[2] / ".rehearsal" / "tests"
@@ -82,3 +85,20 @@ def new_host(session_directory: Path) -> Iterator[Callable[[str], Machine]]:
     for directory in made:
         host.destroy(directory / "host")
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """A process that holds the engine and makes a run of each command that a test asks for."""
+    with Engine() as running:
+        yield running
+
+
+@pytest.fixture
+def node(store_server: StoreAccess, engine: Engine) -> Iterator[EngineNode]:
+    """A node with a workspace of its own and an empty bag, in a directory that every user can reach."""
+    directory = Path(tempfile.mkdtemp(prefix="decamp-node-"))
+    directory.chmod(0o777)
+    (directory / "w").mkdir()
+    yield EngineNode(directory, store_server, engine)
+    shutil.rmtree(directory)
