@@ -13,6 +13,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 import boto3
+from moto.moto_api._internal import moto_api_backend
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
@@ -35,6 +36,7 @@ class Cloud:
         prices: instance type to dollars an hour; None refuses the price API.
         bought: offering ids, in the order of their purchase.
         calls: every EC2 action that was asked for.
+        foreign_buckets: names that another account has.
     """
 
     faults: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -45,7 +47,14 @@ class Cloud:
     image: str = "ami-0123456789abcdef0"
     bought: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    foreign_buckets: set[str] = field(default_factory=set)
     url: str = ""
+
+    def reset(self) -> None:
+        """Empties the account and forgets every wish of a test."""
+        moto_api_backend.reset()
+        for name, value in vars(Cloud(url=self.url)).items():
+            setattr(self, name, value)
 
     def connect(self, service: str) -> Any:
         return boto3.client(service, endpoint_url=self.url, region_name=REGION, **KEYS)
@@ -107,6 +116,8 @@ class _Front:
         else:
             answer = self._answer_json(environ.get("HTTP_X_AMZ_TARGET", ""), body)
             kind = "application/x-amz-json-1.1"
+        if environ.get("PATH_INFO", "").strip("/").split("/")[0] in self._cloud.foreign_buckets:
+            answer = ("403 Forbidden", "")
         if answer is None:
             return self._moto(environ, start_response)
         status, text = answer
