@@ -83,9 +83,9 @@ def unreadable() -> Plans:
 
 
 def corrupted_uploads() -> Plans:
-    """Bodies change on their way to an honest store."""
+    """Bodies change on their way to an honest store, after it has been probed."""
     for _ in range(8):
-        yield _one(Step(transient=["corrupted uploads"]), more_faults=lambda: [store.CorruptedUpload(0.3)])
+        yield _one(Step(), more_faults=lambda: [store.CorruptedUpload(0.5, key="/data/", count=2)])
 
 
 def careless_store() -> Plans:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -111,10 +112,12 @@ class SeaweedServer(S3Server):
 
     Args:
         directory: where the server keeps its data; made in the temporary directory, and removed, when not given.
+        more_identities: whom the server knows besides the one with all rights, in SeaweedFS's own form.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, more_identities: Sequence[dict[str, Any]] = ()) -> None:
         super().__init__()
+        self._more_identities = list(more_identities)
         self._own_directory = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="decamp-weed-"))
         self.process: subprocess.Popen[bytes] | None = None
@@ -136,7 +139,8 @@ class SeaweedServer(S3Server):
                     "name": "decamp",
                     "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
                     "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-                }
+                },
+                *self._more_identities,
             ]
         }
         config_path = self.directory / "s3.json"
