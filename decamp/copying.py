@@ -21,7 +21,7 @@ from decamp.packs import PACK_PREFIX, PACKED_FILE_LIMIT_BYTES, Member, Pack, new
 from decamp.progress import Progress
 from decamp.reading import EntryChanged, OpenedFile
 from decamp.rules import Rule
-from decamp.sending import ByteBudget, ResumedUpload, Sender, StartedUpload, upload_identity
+from decamp.sending import AcceptedPart, ByteBudget, ResumedUpload, Sender, StartedUpload, upload_identity
 from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
 from decamp.workers import UPLOADS, Result, Stopped, Workers
@@ -103,8 +103,9 @@ class Copier:
         for key, upload_id in self._store.list_uploads():
             part_bytes, identity = known.get((key, upload_id), (0, ""))
             if identity in live:
+                told = self._index.accepted_parts(upload_id)
                 parts = {
-                    number: (checksum or "", etag)
+                    number: (checksum or told.get((number, etag), ""), etag)
                     for number, (etag, checksum, _) in self._store.list_parts(key, upload_id).items()
                 }
                 self._resumable[identity] = key, ResumedUpload(upload_id, part_bytes, parts)
@@ -121,7 +122,7 @@ class Copier:
 
     def _abort(self, key: str, upload_id: str) -> None:
         self._store.abort_upload(key, upload_id)
-        self._index.execute("DELETE FROM upload WHERE key=? AND upload_id=?", (key, upload_id))
+        self._index.drop_upload(key, upload_id)
 
     def copy_tier(self, tier: int) -> None:
         """Copies every pending file of a tier; returns when each is proven, changed, unreadable or given up."""
@@ -264,7 +265,7 @@ class Copier:
         def send(file: OpenedFile, entry: Entry) -> Result:
             checks = check_entry(entry, self._rules)
             record, digest, offset = self._sender.send_file(
-                file, entry, target, as_pack, self._workers.uploads, self._note_started, resumed
+                file, entry, target, as_pack, self._workers.uploads, self._note_started, self._note_part, resumed
             )
             return self._stored_plain(entry, record, digest, offset, checks)
 
@@ -275,6 +276,16 @@ class Copier:
             self._index.execute(
                 "INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
                 (started.key, started.upload_id, started.part_bytes, started.identity),
+            )
+            self._index.commit()
+
+        self._workers.tell(note)
+
+    def _note_part(self, part: AcceptedPart) -> None:
+        def note() -> None:
+            self._index.execute(
+                "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)",
+                (part.upload_id, part.number, part.etag, part.checksum),
             )
             self._index.commit()
 
@@ -300,7 +311,7 @@ class Copier:
     ) -> Result:
         def note() -> None:
             self._index.put_object(record)
-            self._index.execute("DELETE FROM upload WHERE key=?", (record.key,))
+            self._index.drop_upload(record.key)
             self._index.set_stored([(digest, record.key, offset, entry.size, checks, entry.path)])
             self._index.commit()
             self._add(self.totals.sent, entry)

@@ -19,7 +19,7 @@ from typing import Any
 from decamp.entries import Entry, Kind, State
 from decamp.errors import BadInput, DecampError
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entry (
@@ -36,6 +36,9 @@ CREATE TABLE object (
 CREATE TABLE upload (
     key TEXT PRIMARY KEY, upload_id TEXT NOT NULL, part_bytes INTEGER NOT NULL, identity TEXT NOT NULL)
     WITHOUT ROWID;
+CREATE TABLE part (
+    upload_id TEXT NOT NULL, number INTEGER NOT NULL, etag TEXT NOT NULL, checksum TEXT NOT NULL,
+    PRIMARY KEY (upload_id, number)) WITHOUT ROWID;
 """
 ENTRY_COLUMNS = Entry._fields
 _INSERT_ENTRY = (
@@ -157,7 +160,7 @@ class Index:
 
     def clear(self) -> None:
         """Forgets everything; what follows is built anew from the bag and the workspace."""
-        for table in ("meta", "entry", "object", "upload"):
+        for table in ("meta", "entry", "object", "upload", "part"):
             self.execute(f"DELETE FROM {table}")
         self.execute("DROP INDEX IF EXISTS entry_sha256")
         self.execute("DROP INDEX IF EXISTS entry_size")
@@ -321,6 +324,21 @@ class Index:
             "WHERE object=? AND state IN (?, ?)",
             (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)),
         )
+
+    # Multipart uploads that are under way.
+
+    def accepted_parts(self, upload_id: str) -> dict[tuple[int, str], str]:
+        """Returns the checksums that the store attested when it took parts, by number and entity tag."""
+        rows = self.query("SELECT number, etag, checksum FROM part WHERE upload_id=?", (upload_id,))
+        return {(number, etag): checksum for number, etag, checksum in rows}
+
+    def drop_upload(self, key: str, upload_id: str | None = None) -> None:
+        """Forgets the uploads of a key, or one of them, that were completed or ended."""
+        condition, values = "key=?", [key]
+        if upload_id is not None:
+            condition, values = "key=? AND upload_id=?", [key, upload_id]
+        self.execute(f"DELETE FROM part WHERE upload_id IN (SELECT upload_id FROM upload WHERE {condition})", values)
+        self.execute(f"DELETE FROM upload WHERE {condition}", values)
 
 
 def remove_index(path: Path) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from decamp.entries import Entry, Kind, entry_document, plain_path, shown
 from decamp.index import Index
 from decamp.memory import load_bag
 from decamp.receipt import MissingReceipt, Receipt, read_receipt
 from decamp.rules import TIERS
+from decamp.scratch import make_scratch
 from decamp.store.client import Store
 
 _LETTERS = {
@@ -38,8 +37,8 @@ def list_bag(store: Store, take: Callable[[Entry], None]) -> Receipt | None:
         if not store.exists("decamp/entries.jsonl"):
             raise
         receipt = None
-    with tempfile.TemporaryDirectory(prefix="decamp-ls-") as directory:
-        index = Index(Path(directory, "index.sqlite"))
+    with make_scratch("ls") as directory:
+        index = Index(directory / "index.sqlite")
         try:
             load_bag(store, index, (), receipt)
             for entry in index.entries():

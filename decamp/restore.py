@@ -10,12 +10,10 @@ import collections
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from decamp.entries import Entry, Kind, State, plain_path, shown
 from decamp.errors import BadInput
@@ -27,6 +25,7 @@ from decamp.placing import Placer
 from decamp.progress import Progress
 from decamp.receipt import Receipt, read_receipt
 from decamp.rules import compile_pattern
+from decamp.scratch import make_scratch
 from decamp.store.client import Store
 from decamp.transfer import PART_BYTES
 
@@ -97,8 +96,8 @@ def restore_bag(
     receipt = None if incomplete else read_receipt(store)
     outcome = Restoration(receipt)
     root = os.fsencode(os.path.abspath(destination)).rstrip(b"/")
-    with tempfile.TemporaryDirectory(prefix="decamp-restore-") as directory:
-        index = Index(Path(directory, "index.sqlite"))
+    with make_scratch("restore") as directory:
+        index = Index(directory / "index.sqlite")
         try:
             load_bag(store, index, (), receipt)
             _Restorer(store, index, root, patterns, overwrite, outcome, progress).run()

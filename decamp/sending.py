@@ -70,8 +70,22 @@ class StartedUpload:
 
 
 @dataclass(frozen=True)
+class AcceptedPart:
+    """A part that the store said it checked: its SHA-256 in base64 and its entity tag. To be remembered too."""
+
+    upload_id: str
+    number: int
+    checksum: str
+    etag: str
+
+
+@dataclass(frozen=True)
 class ResumedUpload:
-    """An unfinished upload of the same content, with the parts that the store has: digest (base64) to etag."""
+    """An unfinished upload of the same content, with the parts that the store has: digest (base64) and etag.
+
+    A digest is there where the store's listing of parts shows it (S3), or where it was told when the part was
+    accepted and the entity tag is the same now (SeaweedFS); else it is empty, and the part is sent again.
+    """
 
     upload_id: str
     part_bytes: int
@@ -146,6 +160,7 @@ class Sender:
         as_pack: bool,
         uploads: Executor,
         on_start: Callable[[StartedUpload], None],
+        on_part: Callable[[AcceptedPart], None],
         resumed: ResumedUpload | None,
     ) -> tuple[ObjectRecord, bytes, int | None]:
         """Sends a file, alone in a pack where its name demands one; reads it once.
@@ -197,7 +212,7 @@ class Sender:
             on_start(StartedUpload(key, upload_id, part_bytes, upload_identity(entry)))
         try:
             parts = self._send_parts(
-                key, upload_id, total, part_bytes, next_part, uploads, resumed.parts if resumed else {}
+                key, upload_id, total, part_bytes, next_part, uploads, on_part, resumed.parts if resumed else {}
             )
             file.confirm()
             etag = self._store.complete_upload(key, upload_id, [(tag, part) for tag, part, _ in parts]).etag
@@ -220,6 +235,7 @@ class Sender:
         part_bytes: int,
         next_part: Callable[[int], bytearray],
         uploads: Executor,
+        on_part: Callable[[AcceptedPart], None],
         known: dict[int, tuple[str, str]],
     ) -> list[tuple[str, bytes, bool]]:
         """Reads part after part and sends them side by side.
@@ -240,6 +256,8 @@ class Sender:
                 if shown != wanted:
                     answer = retried(lambda: self._store.put_part(key, upload_id, number, body, digest))
                     shown, etag = answer.sha256 or "", answer.etag
+                    if shown == wanted:
+                        on_part(AcceptedPart(upload_id, number, shown, etag))
                 self._on_bytes(len(body))
                 self._buffers.give_back(body)
                 return etag, digest, shown == wanted

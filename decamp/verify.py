@@ -7,7 +7,6 @@ Every finding is told, not the first alone.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from decamp.index import Index, ObjectRecord
 from decamp.memory import load_bag, parse_manifest
 from decamp.progress import Progress
 from decamp.receipt import Receipt, read_receipt
+from decamp.scratch import make_scratch
 from decamp.store.client import Store
 from decamp.store.failures import StoreRefusal
 from decamp.transfer import fetch_to, read_digest
@@ -57,10 +57,10 @@ def verify_bag(store: Store, read_back: bool = False, progress: Progress | None 
     progress = progress or Progress()
     receipt = read_receipt(store)
     outcome = Verification(receipt)
-    with tempfile.TemporaryDirectory(prefix="decamp-verify-") as directory:
-        index = Index(Path(directory, "index.sqlite"))
+    with make_scratch("verify") as directory:
+        index = Index(directory / "index.sqlite")
         try:
-            if not _verify_tag_files(store, receipt, Path(directory), outcome):
+            if not _verify_tag_files(store, receipt, directory, outcome):
                 return outcome
             try:
                 load_bag(store, index, (), receipt)
@@ -71,7 +71,7 @@ def verify_bag(store: Store, read_back: bool = False, progress: Progress | None 
                     )
                 )
                 return outcome
-            _verify_records(store, index, Path(directory), outcome)
+            _verify_records(store, index, directory, outcome)
             listed = _verify_listing(store, index, outcome)
             _verify_content(store, index, listed, read_back, progress, outcome)
         finally:
