@@ -189,14 +189,14 @@ def test_a_cut_off_model_is_found_and_made_whole(node: GpuHost) -> None:
     whole = f"struct.pack('<Q', {len(header)}) + {header.encode()!r} + bytes(16)"
     node.run(f"python3 - > {SOURCE}/m.safetensors", stdin=f"import struct, sys; sys.stdout.buffer.write({whole})")
     source: dict[str, Any] = {"model_source": "directory", "model_source_directory": "/srv/model"}
-    assert play(node, "model", **source).status == 0
+    assert play(node, "workspace", "model", **source).status == 0
     assert node.run("ls /models/current").stdout.split() == ["config.json", "m.safetensors"]
     assert play(node, "model", **source).changed == 0
-    node.run("truncate -s 60 /models/current/m.safetensors")
+    node.run("truncate -s 70 /models/current/m.safetensors")
     again = play(node, "model", **source)
     assert (again.status, again.changed) == (0, 1), again.output
     node.run("cmp /srv/model/m.safetensors /models/current/m.safetensors")
-    node.run("truncate -s 60 /srv/model/m.safetensors; rm -r /models/current")
+    node.run("truncate -s 70 /srv/model/m.safetensors; rm -r /models/current")
     refused = play(node, "model", **source)
     assert refused.status != 0
     refused.says("m.safetensors: not whole", "could not be fetched")
