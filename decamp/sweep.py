@@ -110,7 +110,7 @@ def _sum_up(shown: list[Leftover], region: str) -> str:
 
 def _remove(account: Account, found: list[Leftover], options: argparse.Namespace, now: datetime) -> None:
     known = {one.id: one for one in found}
-    chosen = [_choose(known, wanted, options, now) for wanted in options.remove]
+    chosen = [choose(known, wanted, options, now) for wanted in options.remove]
     for leftover in chosen:
         sys.stderr.write(f"{describe(leftover, now)}\n")
         if leftover.kind in ("instance", "volume"):
@@ -124,7 +124,12 @@ def _remove(account: Account, found: list[Leftover], options: argparse.Namespace
         sys.stderr.write(f"removed {leftover.id}\n")
 
 
-def _choose(known: dict[str, Leftover], wanted: str, options: argparse.Namespace, now: datetime) -> Leftover:
+def choose(known: dict[str, Leftover], wanted: str, options: argparse.Namespace, now: datetime) -> Leftover:
+    """Returns what an id names, if it may be removed.
+
+    Raises:
+        BadInput: it is nothing that was found, a stack holds it, somebody else's may, or an evacuation may be at it.
+    """
     leftover = known.get(wanted)
     if leftover is None:
         raise BadInput(wanted, "is nothing that a sweep lists", run=f"decamp sweep --region {options.region} --all")

@@ -37,6 +37,7 @@ class Cloud:
         bought: offering ids, in the order of their purchase.
         calls: every EC2 action that was asked for.
         foreign_buckets: names that another account has.
+        held_back: EC2 action to an event; the action is done, and answered only when the event is set.
     """
 
     faults: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Cloud:
     bought: list[str] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     foreign_buckets: set[str] = field(default_factory=set)
+    held_back: dict[str, threading.Event] = field(default_factory=dict)
     url: str = ""
 
     def reset(self) -> None:
@@ -61,7 +63,7 @@ class Cloud:
 
     def environment(self) -> dict[str, str]:
         """Variables by which boto3 and the stand-in provider find this AWS, and no other."""
-        services = ("EC2", "STS", "SSM", "IAM", "PRICING", "SERVICE_QUOTAS")
+        services = ("EC2", "S3", "STS", "SSM", "IAM", "PRICING", "SERVICE_QUOTAS")
         return {
             **{f"AWS_ENDPOINT_URL_{service}": self.url for service in services},
             "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],
@@ -109,6 +111,7 @@ class _Front:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
+        asked: dict[str, str] = {}
         if "/ec2/aws4_request" in environ.get("HTTP_AUTHORIZATION", ""):
             asked = {key: values[0] for key, values in urllib.parse.parse_qs(body.decode()).items()}
             answer = self._answer_ec2(asked)
@@ -119,7 +122,10 @@ class _Front:
         if environ.get("PATH_INFO", "").strip("/").split("/")[0] in self._cloud.foreign_buckets:
             answer = ("403 Forbidden", "")
         if answer is None:
-            return self._moto(environ, start_response)
+            done = list(self._moto(environ, start_response))
+            if asked.get("Action") in self._cloud.held_back:
+                self._cloud.held_back[asked["Action"]].wait(timeout=120)
+            return done
         status, text = answer
         start_response(status, [("Content-Type", kind), ("Content-Length", str(len(text.encode())))])
         return [text.encode()]

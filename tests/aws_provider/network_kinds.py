@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import ClientError
@@ -253,11 +254,15 @@ KINDS = {
     ),
     "aws:vpc/securityGroupIngressRule:SecurityGroupIngressRule": _rule_kind("ingress"),
     "aws:vpc/securityGroupEgressRule:SecurityGroupEgressRule": _rule_kind("egress"),
-    "aws:ec2/keyPair:KeyPair": _plain_kind(
-        _create_key,
-        lambda ec2, name: ec2.describe_key_pairs(KeyNames=[name])["KeyPairs"],
-        lambda ec2, name, _held: ec2.delete_key_pair(KeyName=name),
-        ("publicKey",),
+    "aws:ec2/keyPair:KeyPair": replace(
+        _plain_kind(
+            _create_key,
+            lambda ec2, name: ec2.describe_key_pairs(KeyNames=[name])["KeyPairs"],
+            lambda ec2, name, _held: ec2.delete_key_pair(KeyName=name),
+            ("publicKey",),
+        ),
+        # Its id is its name, and tags go by another one.
+        update=lambda clients, _name, olds, news: retag(clients, olds["keyPairId"], olds, news),
     ),
     "aws:iam/role:Role": Kind(
         _create_role,

@@ -37,7 +37,7 @@ def cloud(server: Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     """An AWS without anything in it, which boto3 finds in place of the real one."""
     made = server.cloud
     made.reset()
-    for name, value in {**made.environment(), "AWS_ENDPOINT_URL_S3": made.url}.items():
+    for name, value in made.environment().items():
         monkeypatch.setenv(name, value)
     return made
 

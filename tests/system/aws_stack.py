@@ -105,8 +105,9 @@ class AwsStack:
     def destroy(self, *arguments: str) -> Outcome:
         return self.pulumi("destroy", "--yes", "--skip-preview", *arguments)
 
-    def decamp(self, *arguments: str, stdin: str = "") -> Outcome:
-        return self.run([str(CHECKOUT / ".venv" / "bin" / "decamp"), *arguments], self.environment, stdin)
+    def decamp(self, *arguments: str, stdin: str = "", **variables: str) -> Outcome:
+        command = [str(CHECKOUT / ".venv" / "bin" / "decamp"), *arguments]
+        return self.run(command, {**self.environment, **variables}, stdin)
 
     def run(self, command: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> Outcome:
         ended = subprocess.run(
