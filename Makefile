@@ -2,6 +2,8 @@
 .PHONY: help setup test lint rehearsal clean-rehearsal bench soak lock
 
 export PYTHON ?= python3
+# Where this is set, every start of Python compiles all that it imports again, and there are hundreds of starts.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 N ?= 2000
 SEED ?= 1
