@@ -11,7 +11,7 @@ import json
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from decamp.rules import TIERS, Rule
+from decamp.rules import GARBAGE, TIERS, Rule
 
 
 class Kind(IntEnum):
@@ -163,9 +163,10 @@ def entry_document(entry: Entry, rules: tuple[Rule, ...]) -> dict[str, Any]:
             document["offset"] = entry.offset
         if entry.stored_size != entry.size:
             document["stored_size"] = entry.stored_size
+    if entry.check_id not in (None, "whole"):
+        document["check_id"] = entry.check_id
     if entry.checks:
         document["checks"] = json.loads(entry.checks)
-        document["check_id"] = entry.check_id
     document["identity"] = {"dev": entry.dev, "ino": entry.ino, "nlink": entry.nlink, "ctime_ns": entry.ctime_ns}
     return document
 
@@ -192,6 +193,7 @@ def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
         if path is None or not path.startswith(b"/") or b"\0" in path or b".." in path.split(b"/"):
             raise ValueError(f"path {path!r} is no absolute path")
         hardlink = _unnamed(document, "hardlink_to")
+        is_checked = kind is Kind.FILE and document["tier"] != GARBAGE
         identity = document["identity"]
         size = int(document.get("size", 0))
         target = document.get("object")
@@ -222,7 +224,7 @@ def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
             stored_size=int(document.get("stored_size", size)) if target is not None else None,
             hardlink=sort_key(hardlink) if hardlink is not None else None,
             checks=encode_checks(document["checks"]) if "checks" in document else None,
-            check_id=document.get("check_id"),
+            check_id=document.get("check_id", "whole" if is_checked else None),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{type(error).__name__} {error}") from error

@@ -144,6 +144,7 @@ class Evacuation:
         if is_dry_run:
             self._tell_pending(receipt)
             return
+        self._known_traits()  # a store that cannot be written to is told before anything is changed
         try:
             self._copy_and_prove(census)
         except StoreFailure as failure:

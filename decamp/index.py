@@ -232,8 +232,8 @@ class Index:
     def settle_hard_links(self) -> None:
         """Gives every further name of a hard-linked file the content, and the proof, of its first name."""
         self.execute(
-            "UPDATE entry SET (state, sha256, object, offset, stored_size, checks, check_id) = "
-            "(SELECT f.state, f.sha256, f.object, f.offset, f.stored_size, f.checks, f.check_id FROM entry f "
+            "UPDATE entry SET (state, sha256, object, offset, stored_size, checks) = "
+            "(SELECT f.state, f.sha256, f.object, f.offset, f.stored_size, f.checks FROM entry f "
             "WHERE f.path=entry.hardlink) WHERE hardlink IS NOT NULL AND state!=?",
             (int(State.GONE),),
         )

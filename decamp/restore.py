@@ -137,10 +137,17 @@ class _Restorer:
         self._refuse_conflicts()
         rows = self._index.query(f"SELECT coalesce(sum(size), 0), count(*) FROM entry WHERE {_WANTED}").fetchone()
         self._progress.start("restore", rows[0], 0)
-        os.makedirs(self._root or b"/", exist_ok=True)
+        try:
+            os.makedirs(self._root or b"/", exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                shown(self._root),
+                "the destination cannot be made",
+                expected="a directory, or a place for one",
+                found=error.strerror or str(error),
+            ) from error
         for entry in self._wanted(f"kind={int(Kind.DIRECTORY)}"):
-            self._placer.make_directory(entry)
-            self._outcome.entries += 1
+            self._attempt(entry, partial(self._placer.make_directory, entry))
         self._restore_files()
         for entry in self._wanted(f"kind={int(Kind.SYMLINK)}"):
             self._attempt(entry, partial(self._placer.make_link, entry, self._overwrite))
@@ -184,10 +191,13 @@ class _Restorer:
             path = self._root + plain_path(entry.path)
             try:
                 status = os.lstat(path)
+                found = self._difference(entry, path, status)
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                conflicts.append(Finding(shown(path), "what is here cannot be read", "", error.strerror or str(error)))
+                continue
             self._progress.advance(items=1)
-            found = self._difference(entry, path, status)
             if not found:
                 self._present.add(entry.path)
             elif not self._overwrite or entry.kind == Kind.DIRECTORY or stat.S_ISDIR(status.st_mode):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from decamp.errors import StoreFailure
+from decamp.errors import BadInput, StoreFailure
 from decamp.store.failures import StoreRefusal, translate
 from decamp.store.location import StoreLocation
 
@@ -100,8 +100,16 @@ class Store:
         """The boto3 client, made when it is first needed: loading boto3 takes a third of a second."""
         with self._lock:
             if self._client is None:
-                with _translated(self.location.url):
-                    self._client = self._connect()
+                try:
+                    with _translated(self.location.url):
+                        self._client = self._connect()
+                except ValueError as error:
+                    raise BadInput(
+                        self.endpoint_url or "AWS_ENDPOINT_URL",
+                        "the store's address is wrong",
+                        expected="a URL such as https://host:port",
+                        found=str(error),
+                    ) from error
             return self._client
 
     def _connect(self) -> S3Client:

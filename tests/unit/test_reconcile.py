@@ -263,6 +263,14 @@ def test_hard_links_are_one_content(tree: Path, index: Index) -> None:
     assert objects == {f"data{tree}/0"}
 
 
+def test_hard_links_under_rules_of_their_own_come_to_rest(tree: Path, index: Index) -> None:
+    (tree / "c").hardlink_to(tree / "b")
+    spec = make_spec(tree, [{"match": "c", "tier": "useful", "check": {"kind": "command", "run": "true"}}])
+    bring_in_line(spec, index)
+    prove(index)
+    assert bring_in_line(spec, index).rewritten == 0
+
+
 def test_a_link_that_loses_its_first_name_stands_for_itself(tree: Path, index: Index) -> None:
     (tree / "0").hardlink_to(tree / "b")
     spec = make_spec(tree)
