@@ -20,7 +20,8 @@ _ADVICE: tuple[tuple[str, Advice], ...] = (
         "InsufficientInstanceCapacity|InsufficientHostCapacity|InsufficientCapacity",
         Advice(
             "AWS has no free capacity of this type in this zone now; nothing was started",
-            "decamp capacity find --instance-type TYPE  # or set decamp:aws.availability_zone to another, or try later",
+            "decamp capacity find --region REGION --hours 24 --instance-type TYPE"
+            "  # or set decamp:aws.availability_zone to another, or try later",
         ),
     ),
     (
@@ -35,7 +36,7 @@ _ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "the account's quota of vCPUs for this family is too small; nothing was started",
             "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code CODE"
-            " --desired-value VCPUS  # codes are in docs/aws.md; a new account's quota is 0",
+            " --desired-value VCPUS --region REGION  # a new account's quota is 0",
         ),
     ),
     (

@@ -7,6 +7,7 @@ from pulumi.runtime.proto import resource_pb2
 from pulumi.runtime.settings import monitor_supports_feature
 
 from decamp.aws.advice import find_advice, find_code, shorten
+from decamp.aws.instance_types import find_quota
 from infra.aws.settings import AwsSettings
 
 
@@ -33,16 +34,16 @@ def explain(node: str, settings: AwsSettings, error: str) -> str:
     advice = find_advice(code)
     if advice is None:
         return ""
-    run = (
-        advice.run.replace("TYPE", settings.instance_type)
-        .replace("REGION", settings.region)
-        .replace("--instance-type", f"--region {settings.region} --hours 24 --instance-type", 1)
-        if advice.run.startswith("decamp capacity")
-        else advice.run.replace("TYPE", settings.instance_type).replace("REGION", settings.region)
-    )
+    run = advice.run
+    quota = find_quota(settings.instance_type, settings.purchase.option)
+    known = {"TYPE": settings.instance_type, "REGION": settings.region, "CODE": quota.code if quota else "CODE"}
+    for word, value in known.items():
+        run = run.replace(word, value)
     place = f"{settings.instance_type} ({settings.purchase.option}) in {settings.facts.zone}"
     return f"{node}: {advice.what}: found {code} for {place}: {shorten(_message(error, code), 160)}; run: {run}"
 
 
 def _message(error: str, code: str) -> str:
-    return error.split(code, 1)[-1].lstrip(":) ")
+    """EC2's own sentence: what follows its code, to the end of the line."""
+    lines = error.split(code, 1)[-1].lstrip(":) ").splitlines()
+    return lines[0].rstrip(": ") if lines else ""

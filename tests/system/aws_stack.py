@@ -109,10 +109,12 @@ class AwsStack:
         command = [str(CHECKOUT / ".venv" / "bin" / "decamp"), *arguments]
         return self.run(command, {**self.environment, **variables}, stdin)
 
-    def run(self, command: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> Outcome:
+    def run(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: str = "", directory: Path | None = None
+    ) -> Outcome:
         ended = subprocess.run(
             command,
-            cwd=self.project,
+            cwd=directory or self.project,
             env=dict(environment),
             input=stdin,
             stdout=subprocess.PIPE,

@@ -1,0 +1,138 @@
+"""The example stacks are right for every purchase option, and what AWS refuses halfway says what to do next.
+
+The real engine and the real SDK run against the stand-in provider, without hosts.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.aws_provider.cloud import Cloud, Server, make_reservation
+from tests.aws_provider.provider import BANNER
+from tests.system.aws_stack import CHECKOUT, NODE, STACK, AwsStack
+
+EXAMPLES = sorted(CHECKOUT.glob("Pulumi.aws-*.yaml"))
+RESERVATION = "cr-0123456789abcdef0"
+
+
+@pytest.fixture(scope="module")
+def stack(session_directory: Path) -> Iterator[AwsStack]:
+    server = Server(Cloud())
+    made = AwsStack(session_directory / f"aws-previews-{secrets.token_hex(4)}", server.cloud)
+    yield made
+    made.remove()
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def empty_account(stack: AwsStack) -> None:
+    stack.cloud.reset()
+    stack.cloud.prices = {"p6-b200.48xlarge": 113.93, "p5.48xlarge": 55.04, "g6.xlarge": 0.9}
+    stack.configure()
+
+
+def use_example(stack: AwsStack, example: Path) -> dict[str, Any]:
+    """Takes an example as a user would: what is marked CHANGE is changed, nothing else."""
+    settings: dict[str, Any] = yaml.safe_load(example.read_text())["config"]
+    settings["decamp:store"] = {"url": "s3://archives-of-somebody/rentals", "endpoint": stack.cloud.url}
+    settings["decamp:ssh"] = {"private_key_file": str(stack.key)}
+    aws = settings["decamp:aws"]
+    aws["network"] = {**aws.get("network", {}), "ssh_from": ["203.0.113.7"]}
+    if aws.get("availability_zone"):
+        # What moto's copy of the offerings says; the example names the zone as of its writing.
+        told = stack.cloud.connect("ec2").describe_instance_type_offerings(
+            LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [aws["instance_type"]]}]
+        )
+        aws["availability_zone"] = told["InstanceTypeOfferings"][0]["Location"]
+    path = stack.project / f"Pulumi.{STACK}.yaml"
+    held = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**held, "config": settings}))
+    return settings
+
+
+def test_there_is_an_example_for_every_purchase_option() -> None:
+    options = {yaml.safe_load(path.read_text())["config"]["decamp:aws"]["purchase"]["option"] for path in EXAMPLES}
+    assert options == {"on_demand", "spot", "capacity_block", "reservation"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem.removeprefix("Pulumi.aws-"))
+def test_example_previews(stack: AwsStack, example: Path) -> None:
+    settings = use_example(stack, example)
+    purchase, instance_type = settings["decamp:aws"]["purchase"], settings["decamp:aws"]["instance_type"]
+    if purchase.get("reservation_id"):
+        block = purchase["option"] == "capacity_block"
+        end = {"endDate": "2099-03-03T11:30:00.000Z", "reservationType": "capacity-block"} if block else {}
+        count = {"totalInstanceCount": 2, "availableInstanceCount": 2}
+        stack.cloud.reservations = [make_reservation(RESERVATION, instance_type, **count, **end)]
+    previewed = stack.preview()
+    assert previewed.exit_code == 0, previewed.output
+    nodes = [node["name"] for node in settings["decamp:nodes"]]
+    assert BANNER in previewed.output
+    assert f"cost: {len(nodes)} x {instance_type}, {purchase['option'].replace('_', ' ')}: " in previewed.output
+    for node in nodes:
+        for part in ("instance", "termination", "contact", "guard", "interfaces"):
+            assert f"{node}-{part} create" in previewed.output, part
+    if purchase["option"] == "capacity_block":
+        assert "2099-03-03T11:00:00Z" in previewed.output and "paid beforehand at 36.72" in previewed.output
+    if purchase["option"] == "spot":
+        assert "EC2 has no termination protection for these nodes" in previewed.output
+    # A preview makes nothing, and buys nothing.
+    changing = {"RunInstances", "CreateVpc", "PurchaseCapacityBlock", "CreateCapacityReservation", "AllocateAddress"}
+    assert not changing & set(stack.cloud.calls)
+
+
+def test_price_above_the_limit_is_refused_before_anything_is_declared(stack: AwsStack) -> None:
+    stack.configure(max_price_per_hour=0.5)
+    refused = stack.up()
+    assert refused.exit_code != 0 and "decamp:max_price_per_hour: the stack costs more" in refused.output
+    assert "Traceback" not in refused.output and "pulumi-resource-aws" not in str(stack.resources())
+    assert not {"RunInstances", "CreateVpc"} & set(stack.cloud.calls)
+
+
+def test_missing_credentials_are_one_message(stack: AwsStack) -> None:
+    refused = stack.preview(AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="")
+    assert refused.exit_code != 0 and "AWS credentials: none can be had" in refused.output
+    assert "Traceback" not in refused.output and stack.cloud.calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "run"),
+    [
+        (
+            "InsufficientInstanceCapacity",
+            "AWS has no free capacity of this type in this zone now; nothing was started",
+            "decamp capacity find --region us-east-1 --hours 24 --instance-type g6.xlarge",
+        ),
+        (
+            "VcpuLimitExceeded",
+            "the account's quota of vCPUs for this family is too small; nothing was started",
+            "aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA",
+        ),
+    ],
+)
+def test_refusal_in_the_middle_of_an_up_says_what_to_do_and_leaves_nothing(
+    stack: AwsStack, code: str, what: str, run: str
+) -> None:
+    stack.cloud.faults = {"RunInstances": (code, "of a test")}
+    failed = stack.up()
+    assert failed.exit_code != 0
+    line = next(line for line in failed.output.splitlines() if f"{NODE}: {what}" in line)
+    assert f"found {code} for g6.xlarge (on_demand) in us-east-1b: of a test; run: {run}" in line
+    assert stack.cloud.calls.count("RunInstances") == 1 and stack.instances() == {}
+    destroyed = stack.destroy()
+    assert destroyed.exit_code == 0, destroyed.output
+    assert [one for one in stack.cloud.connect("ec2").describe_vpcs()["Vpcs"] if not one["IsDefault"]] == []
+
+
+def test_stand_in_refuses_to_serve_anybody_but_a_test(stack: AwsStack) -> None:
+    command = [str(CHECKOUT / "tests" / "aws_provider" / "bin" / "pulumi-resource-aws"), "127.0.0.1:1"]
+    environment = {key: value for key, value in stack.environment.items() if key != "DECAMP_STAND_IN_AWS_URL"}
+    for url in ("", "https://ec2.us-east-1.amazonaws.com"):
+        ended = stack.run(command, {**environment, "DECAMP_STAND_IN_AWS_URL": url})
+        assert ended.exit_code != 0 and "this is a stand-in of the tests" in ended.output
