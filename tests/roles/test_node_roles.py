@@ -89,6 +89,9 @@ def test_stop_leaves_nothing_of_job_and_server(node: GpuHost) -> None:
     stopped = play_tasks(node, ("job", "stop"), ("sglang", "stop"))
     assert stopped.status == 0, stopped.output
     assert listeners(node) == ""
+    states = node.run("systemctl is-active sglang job-completions", check=False).stdout.split()
+    assert states == ["inactive", "inactive"]
+    assert "stopping" in node.run("tail -3 /workspace/logs/sglang.log").stdout
     assert node.run("pgrep -u decamp -a", check=False).stdout == ""
     assert node.run("cat /sys/fs/cgroup/system.slice/sglang.service/cgroup.procs", check=False).stdout == ""
 
