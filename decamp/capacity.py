@@ -9,15 +9,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from decamp.aws.account import Account, translated
+from decamp.aws.account import Account, CloudRefusal, CloudSilent, translated
 from decamp.aws.instance_types import list_zones
-from decamp.aws.reservations import format_instant, parse_reservation
+from decamp.aws.reservations import Reservation, format_instant, parse_reservation
 from decamp.errors import EXIT_DONE, BadInput
 
 # EC2 User Guide, "Find and purchase Capacity Blocks" (2025): 1 to 14 days by the day, then by the week up to 182 days;
 # 64 instances at most.
 MAX_HOURS = 182 * 24
 MAX_COUNT = 64
+# EC2 API Reference, "Server error codes" (2025): the request may have been carried out all the same.
+_UNDECIDED = ("InternalError", "InternalFailure", "RequestTimeout", "ServiceUnavailable", "Unavailable")
 
 DESCRIPTION = """\
 Find and buy EC2 Capacity Blocks for ML: GPU instances for fixed dates, paid in
@@ -190,19 +192,7 @@ def _buy(account: Account, offerings: list[Offering], options: argparse.Namespac
     typed = sys.stdin.readline().strip()
     if typed != chosen.fee:
         raise BadInput(chosen.id, "nothing was bought", expected=f'"{chosen.fee}"', found=f'"{typed}"')
-    # One attempt: after a lost answer a second one could buy a second block.
-    with translated(chosen.id):
-        told = account.connect("ec2", attempts=1).purchase_capacity_block(
-            CapacityBlockOfferingId=chosen.id,
-            InstancePlatform="Linux/UNIX",
-            TagSpecifications=[
-                {
-                    "ResourceType": "capacity-reservation",
-                    "Tags": [{"Key": "decamp:bought", "Value": format_instant(datetime.now(timezone.utc))}],
-                }
-            ],
-        )["CapacityReservation"]
-    bought = parse_reservation(told)
+    bought = _purchase(account, chosen)
     document = {"reservation_id": bought.id, "state": bought.state, "deadline": format_instant(bought.deadline)}
     if options.json:
         print(json.dumps(document, sort_keys=True))
@@ -210,3 +200,25 @@ def _buy(account: Account, offerings: list[Offering], options: argparse.Namespac
         print(f"bought {bought.id} ({bought.state}); instances in it live until {document['deadline']}")
         print(f"next: decamp:aws.purchase = {{option: capacity_block, reservation_id: {bought.id}}}, then pulumi up")
     return EXIT_DONE
+
+
+def _purchase(account: Account, chosen: Offering) -> Reservation:
+    tags = [{"Key": "decamp:bought", "Value": format_instant(datetime.now(timezone.utc))}]
+    try:
+        # One attempt: after a lost answer a second one could buy a second block.
+        with translated(chosen.id):
+            told = account.connect("ec2", attempts=1).purchase_capacity_block(
+                CapacityBlockOfferingId=chosen.id,
+                InstancePlatform="Linux/UNIX",
+                TagSpecifications=[{"ResourceType": "capacity-reservation", "Tags": tags}],
+            )
+    except (CloudRefusal, CloudSilent) as failure:
+        if isinstance(failure, CloudRefusal) and failure.code not in _UNDECIDED:
+            raise
+        raise CloudSilent(
+            chosen.id,
+            "nobody knows whether it was bought: AWS gave no proper answer, and was not asked twice",
+            found=failure.found,
+            run=f"aws ec2 describe-capacity-reservations --region {account.region}  # before you try again",
+        ) from None
+    return parse_reservation(told["CapacityReservation"])

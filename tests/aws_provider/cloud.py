@@ -202,7 +202,9 @@ def make_reservation(reservation_id: str, instance_type: str, **changes: Any) ->
 
 def _refuse(code: str, message: str) -> tuple[str, str]:
     told = f"<Errors><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error></Errors>"
-    return "400 Bad Request", f"<Response>{told}<RequestID>of-a-test</RequestID></Response>"
+    # As EC2 does: what is its own fault is worth another try, and boto3 makes one unless told not to.
+    status = "500 Internal Server Error" if code == "InternalError" else "400 Bad Request"
+    return status, f"<Response>{told}<RequestID>of-a-test</RequestID></Response>"
 
 
 def _tell(action: str, content: dict[str, Any]) -> tuple[str, str]:

@@ -86,7 +86,8 @@ def test_purchase_whose_answer_is_lost_is_not_made_again(stack: AwsStack) -> Non
     stack.cloud.offerings = [dict(OFFER)]
     stack.cloud.faults = {"PurchaseCapacityBlock": ("InternalError", "an internal error has occurred")}
     failed = stack.decamp("capacity", "buy", str(OFFER["capacityBlockOfferingId"]), *WANTED, stdin="1762.56\n")
-    assert failed.exit_code == 2 and "InternalError" in failed.output
+    assert failed.exit_code == 4 and "nobody knows whether it was bought" in failed.output
+    assert "InternalError" in failed.output and "describe-capacity-reservations" in failed.output
     assert stack.cloud.calls.count("PurchaseCapacityBlock") == 1
 
 
