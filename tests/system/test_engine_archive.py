@@ -145,17 +145,16 @@ def test_another_machine_trusts_nothing_of_the_first_but_sends_nothing_twice(nod
     first = json.loads(node.get(RECEIPT))["host"]["machine_id"]
     (node.directory / "machine-id").write_text("f" * 32 + "\n")
     script = f"mount --bind '{node.directory}/machine-id' /etc/machine-id"
-    mtime_ns = (node.root / "big").stat().st_mtime_ns
-    for words in (node.evacuate_words(), node.evacuate_words()):
-        done = node.run_in_mounts(script, *words)
-        assert done.returncode == 0, done
-    (node.root / "big").write_bytes(b"z" * (3 << 20))
-    os.utime(node.root / "big", ns=(mtime_ns, mtime_ns))
     shutil.rmtree(node.state)
     done = node.run_in_mounts(script, *node.evacuate_words())
     assert done.returncode == 0, done
+    tier = json.loads(done.stdout)["tiers"]["irreplaceable"]
+    assert (tier["sent_bytes"], tier["already_there"]) == (0, tier["bytes"])  # all of it was read again
+    again = json.loads(node.run_in_mounts(script, *node.evacuate_words()).stdout)
+    assert again["unchanged"] is True
     receipt = json.loads(node.get(RECEIPT))
-    assert (receipt["host"]["machine_id"], first != "f" * 32) == ("f" * 32, True)
+    assert receipt["host"]["machine_id"] == "f" * 32 != first
+    assert node.evacuate_safely()["unchanged"] is False  # the first machine again
     node.restores_to_the_same()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import bags
 from tests.system.engine_node import EngineNode
 
 MANY = {f"many/{number:03d}": b"%d" % number for number in range(130)}
@@ -163,6 +164,7 @@ def test_a_change_is_brought_over_and_comes_back(node: EngineNode, change: str) 
     assert document["unchanged"] is False
     assert document["tiers"]["irreplaceable"]["sent_bytes"] < 100
     assert node.verify().code == 0
+    assert bags.validate(node.access.connect(), node.access.bucket, node.prefix, node.directory / "copy") == ""
     node.restores_to_the_same()
     assert node.evacuate_safely()["unchanged"] is True
 

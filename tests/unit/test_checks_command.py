@@ -66,6 +66,18 @@ def test_a_command_has_its_time(tmp_path: Path, run: str | list[str]) -> None:
         assert "within 0.3 s" in result.expected
 
 
+def test_a_commands_children_end_with_it(tmp_path: Path) -> None:
+    noted = tmp_path / "pid"
+    command(tmp_path, ["sh", "-c", f"sleep 60 & echo $! > {noted}; wait"], timeout_s=0.5)
+    status = Path(f"/proc/{int(noted.read_text())}/stat")
+    for _ in range(100):
+        if not status.exists() or ") Z " in status.read_text():
+            break
+        time.sleep(0.02)
+    else:
+        pytest.fail("the child is still there")
+
+
 def test_a_command_does_not_see_the_stores_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "made-up-secret")

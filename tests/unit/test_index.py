@@ -9,7 +9,8 @@ import pytest
 
 from decamp.entries import State, sort_key
 from decamp.errors import BadInput
-from decamp.index import Index, ObjectRecord, index_path, signed, state_directory
+from decamp.index import Index, ObjectRecord, signed
+from decamp.state_directory import index_path, state_directory
 from tests.unit.entry_samples import make_entry
 
 

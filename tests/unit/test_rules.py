@@ -70,7 +70,11 @@ def test_patterns_name_what_git_ignores(git_answers: dict[tuple[str, str], tuple
 @pytest.mark.parametrize(
     ("pattern", "named", "not_named"),
     [
-        ("*.tmp", [b"a.tmp", b"x/y.tmp", b"a\nb.tmp", b"\xff.tmp", b"a$.tmp"], [b"a.tmp\n", b"a.tmp2", b"tmp"]),
+        (
+            "*.tmp",
+            [b"a.tmp", b"x/y.tmp", b"x\n/y.tmp", b"a\nb.tmp", b"\xff.tmp", b"a$.tmp"],
+            [b"a.tmp\n", b"a.tmp2", b"tmp"],
+        ),
         (
             "cache/**",
             [b"cache/x", b"cache/x/y", b"cache/\n", b"cache/\xfe\xff"],
