@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from decamp.bag import PAYLOAD
 from decamp.entries import State, plain_path, shown
 from decamp.findings import Finding
 from decamp.index import Index, ObjectRecord
-from decamp.store.client import Store, StoredObject
-from decamp.store.probe import PROBE_PREFIX, StoreTraits
+from decamp.store.client import Store, StoredObject, base64_digest
+from decamp.store.probe import PROBE_PREFIX
 from decamp.transfer import read_digest
 
 
@@ -32,14 +30,13 @@ class Agreement:
     warnings: list[Finding] = field(default_factory=list)
 
 
-def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) -> Agreement:
+def agree(store: Store, index: Index, *, look_only: bool = False) -> Agreement:
     """Lists the bag and brings the index in line with it.
 
     Args:
         store: the bag.
         index: changed where the listing differs.
-        traits: gives what the store attests, called when unknown payload is met; None for a look that changes
-            nothing in the store, and only notes what it would adopt.
+        look_only: change nothing in the store, and only note what would be adopted.
 
     Raises:
         StoreFailure: the listing failed or cannot be trusted.
@@ -55,16 +52,16 @@ def agree(store: Store, index: Index, traits: Callable[[], StoreTraits] | None) 
     for record in index.objects_listed_otherwise():
         if not _is_still_there(store, record):
             outcome.dropped.append(record.key)
-    for key in stale if traits is not None else ():
+    for key in stale if not look_only else ():
         store.delete(key)
     for key in outcome.dropped:
         _drop(index, key, outcome)
     unknown = list(index.unknown_listed(PAYLOAD))
     for key in unknown:
-        if traits is not None:
-            _adopt(store, index, key, traits(), outcome)
-        else:
+        if look_only:
             outcome.adopted.append(key)
+        else:
+            _adopt(store, index, key, outcome)
     index.commit()
     return outcome
 
@@ -99,16 +96,14 @@ def _drop(index: Index, key: str, outcome: Agreement) -> None:
     index.drop_object(key)
 
 
-def _adopt(store: Store, index: Index, key: str, traits: StoreTraits, outcome: Agreement) -> None:
+def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
+    """Takes unknown payload into the bag by what is read of it: nobody here saw the store check it."""
     stored = store.head(key)
     if stored is None:
         return
-    checksum, evidence = None, "read_back"
-    if traits.checks_puts and traits.shows_checksums and stored.sha256 is not None and "-" not in stored.sha256:
-        digest, evidence, checksum = base64.b64decode(stored.sha256), "attested", stored.sha256
-    else:
-        digest, size = read_digest(store, key)
-        if size != stored.size_bytes:
-            return
-    index.put_object(ObjectRecord(key, stored.size_bytes, digest, stored.etag, checksum, None, evidence))
+    digest, size = read_digest(store, key)
+    if size != stored.size_bytes:
+        return
+    checksum = stored.sha256 if stored.sha256 == base64_digest(digest) else None
+    index.put_object(ObjectRecord(key, size, digest, stored.etag, checksum, None, "read_back"))
     outcome.adopted.append(key)

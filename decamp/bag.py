@@ -11,12 +11,11 @@ from pathlib import Path
 
 import decamp
 from decamp.entries import entry_line
-from decamp.errors import StoreFailure
 from decamp.index import Index, ObjectRecord
 from decamp.packs import PACK_PREFIX
 from decamp.rules import Rule
 from decamp.store.client import Store, base64_digest
-from decamp.transfer import put_file, read_digest, retried
+from decamp.transfer import confirm_kept, put_file, retried
 
 KEY_LIMIT_BYTES = 1024  # Amazon S3 User Guide, "Naming Amazon S3 objects" (2026)
 NAME_LIMIT_BYTES = 255
@@ -101,21 +100,18 @@ class TagFiles:
         self.stored: dict[str, tuple[int, str]] = {}
 
     def put(self, key: str, body: bytes) -> None:
-        digest = hashlib.sha256(body)
-        answer = retried(lambda: self._store.put_bytes(key, body))
-        self._note(key, digest.hexdigest(), len(body), answer.etag, answer.sha256 == base64_digest(digest.digest()))
+        digest = hashlib.sha256(body).digest()
 
-    def _note(self, key: str, digest: str, size_bytes: int, etag: str, is_attested: bool) -> None:
+        def send() -> None:
+            answer = self._store.put_bytes(key, body, digest)
+            self._note(key, digest, len(body), answer.etag, answer.sha256 == base64_digest(digest))
+
+        retried(send)
+
+    def _note(self, key: str, digest: bytes, size_bytes: int, etag: str, is_attested: bool) -> None:
         if not (self._is_attested and is_attested):
-            found, found_bytes = read_digest(self._store, key)
-            if (found.hex(), found_bytes) != (digest, size_bytes):
-                raise StoreFailure(
-                    f"{self._store.location.url}/{key}",
-                    "the store holds something else than was sent",
-                    expected=f"{size_bytes} bytes, sha256 {digest}",
-                    found=f"{found_bytes} bytes, sha256 {found.hex()}",
-                )
-        self.digests[key] = digest
+            confirm_kept(self._store, key, digest, size_bytes)
+        self.digests[key] = digest.hex()
         self.stored[key] = (size_bytes, etag)
 
     def put_lines(self, key: str, write_lines: Callable[[Callable[[bytes], object]], None]) -> None:
@@ -130,8 +126,12 @@ class TagFiles:
                     file.write(piece)
 
                 write_lines(write)
-            etag, is_attested = put_file(self._store, key, path)
-            self._note(key, digest.hexdigest(), path.stat().st_size, etag, is_attested)
+
+            def send() -> None:
+                etag, is_attested = put_file(self._store, key, path)
+                self._note(key, digest.digest(), path.stat().st_size, etag, is_attested)
+
+            retried(send)
         finally:
             path.unlink(missing_ok=True)
 

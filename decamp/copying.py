@@ -24,6 +24,7 @@ from decamp.rules import Rule
 from decamp.sending import AcceptedPart, ByteBudget, ResumedUpload, Sender, StartedUpload, upload_identity
 from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
+from decamp.transfer import NotKept
 from decamp.workers import UPLOADS, Result, Stopped, Workers
 
 PLAIN_SMALL_FILES = 100  # up to so many small files lie as plain objects, which a person finds more easily
@@ -300,9 +301,12 @@ class Copier:
                 return work(file, entry)
         except EntryChanged:
             return lambda: self.totals.changed.append(entry.path)
+        except NotKept as failure:
+            finding = Finding(failure.where, failure.what, failure.expected, failure.found, "the same command again")
+            return lambda: self.findings.update({entry.path: finding})  # still pending: the next round sends it anew
         except OSError as error:
-            failure = error
-            return lambda: self._unreadable(entry, failure)
+            unread = error
+            return lambda: self._unreadable(entry, unread)
 
     # What becomes of an entry.
 

@@ -28,7 +28,7 @@ from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
-from decamp.index import BusyIndex, Index, index_path, remove_index
+from decamp.index import BusyIndex, Index, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
@@ -37,6 +37,7 @@ from decamp.receipt import Receipt
 from decamp.reconcile import Changes, reconcile
 from decamp.rules import TIERS
 from decamp.spec import Spec
+from decamp.state_directory import index_path
 from decamp.store.client import Store
 from decamp.store.failures import StoreUnreachable
 from decamp.store.probe import StoreTraits, probe_store
@@ -131,6 +132,7 @@ class Evacuation:
             self._check_mounts(receipt, census)
             if outcome.reasons:
                 return
+            index.release_held()
             agreement = self._agree(is_dry_run)
         changes = self._walk(census)
         if self._proof_holds(receipt, agreement, census, changes):
@@ -168,7 +170,7 @@ class Evacuation:
         return self._traits
 
     def _agree(self, is_dry_run: bool = False) -> Agreement:
-        agreement = agree(self._store, self._index, None if is_dry_run else self._known_traits)
+        agreement = agree(self._store, self._index, look_only=is_dry_run)
         self.outcome.warnings.extend(agreement.warnings)
         return agreement
 

@@ -48,7 +48,7 @@ def writer_findings(spec: Spec, index: Index) -> list[Finding]:
 
     A file is recognized by the path that the kernel tells and by its device and inode, so that neither a bind
     mount nor a hard link hides it. Call it after a walk: a process that mapped a file before the walk, and can
-    change it without a new time stamp, is still there then.
+    change it without a new time stamp, is still there then. The files are remembered: the next run reads them anew.
     """
     writers = find_writers()
     findings = []
@@ -73,6 +73,7 @@ def writer_findings(spec: Spec, index: Index) -> list[Finding]:
                 writer = writers.by_identity.get((status.st_dev, status.st_ino))
                 if writer is not None:
                     found[path] = writer
+    index.hold(sort_key(path) for path in found)
     for path, writer in sorted(found.items()):
         counted = next(index.entries("path=?", (sort_key(path),)), None)
         if counted is not None and counted.state == State.LEFT_BEHIND:

@@ -8,8 +8,6 @@ a lost or foreign index is rebuilt from the bag.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from decamp.entries import Entry, Kind, State
-from decamp.errors import BadInput, DecampError
+from decamp.errors import DecampError
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE entry (
@@ -39,6 +37,7 @@ CREATE TABLE upload (
 CREATE TABLE part (
     upload_id TEXT NOT NULL, number INTEGER NOT NULL, etag TEXT NOT NULL, checksum TEXT NOT NULL,
     PRIMARY KEY (upload_id, number)) WITHOUT ROWID;
+CREATE TABLE held (path BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 ENTRY_COLUMNS = Entry._fields
 _INSERT_ENTRY = (
@@ -160,7 +159,7 @@ class Index:
 
     def clear(self) -> None:
         """Forgets everything; what follows is built anew from the bag and the workspace."""
-        for table in ("meta", "entry", "object", "upload", "part"):
+        for table in ("meta", "entry", "object", "upload", "part", "held"):
             self.execute(f"DELETE FROM {table}")
         self.execute("DROP INDEX IF EXISTS entry_sha256")
         self.execute("DROP INDEX IF EXISTS entry_size")
@@ -210,6 +209,24 @@ class Index:
 
     def set_state(self, path: bytes, state: State) -> None:
         self.execute("UPDATE entry SET state=? WHERE path=?", (int(state), path))
+
+    def hold(self, paths: Iterable[bytes]) -> None:
+        """Remembers files that somebody could write to while they were read; see release_held."""
+        self._begin()
+        self._connection.executemany("INSERT OR IGNORE INTO held VALUES (?)", ((path,) for path in paths))
+        self.commit()
+
+    def release_held(self) -> None:
+        """Makes files that were held by a writer pending: what was read then counts for nothing, whatever they show.
+
+        A write through a mapping that is dirty already leaves size and times as they are.
+        """
+        self.execute(
+            f"UPDATE entry SET state={int(State.PENDING)} WHERE kind={int(Kind.FILE)} AND state={int(State.PROVEN)} "
+            "AND path IN (SELECT path FROM held)"
+        )
+        self.execute("DELETE FROM held")
+        self.commit()
 
     def group_hard_links(self) -> None:
         """Makes the first name of every hard-linked file that is worth keeping stand for its other names."""
@@ -369,42 +386,3 @@ def _row(entry: Entry) -> tuple[object, ...]:
 def _entry(row: tuple[Any, ...]) -> Entry:
     entry = Entry._make(row)
     return entry if isinstance(entry.mtime_ns, int) else entry._replace(mtime_ns=int(entry.mtime_ns))
-
-
-def state_directory() -> Path:
-    """Where indexes are kept: $DECAMP_STATE_DIR, else /var/lib/decamp, else one in the user's own state."""
-    chosen = os.environ.get("DECAMP_STATE_DIR")
-    if chosen:
-        return Path(chosen)
-    if os.geteuid() == 0:
-        return Path("/var/lib/decamp")
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "decamp"
-
-
-def index_path(store_url: str, endpoint_url: str | None, roots: tuple[bytes, ...]) -> Path:
-    """The index file of a bag.
-
-    Raises:
-        BadInput: the state directory lies inside the workspace, or cannot be made.
-    """
-    directory = state_directory()
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        real = os.fsencode(directory.resolve())
-    except OSError as error:
-        raise BadInput(
-            str(directory),
-            "the state directory cannot be made",
-            found=error.strerror or str(error),
-            run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
-        ) from error
-    for root in roots:
-        if real == root or real.startswith(root.rstrip(b"/") + b"/"):
-            raise BadInput(
-                str(directory),
-                "the state directory lies inside the workspace",
-                expected="a directory outside of it",
-                run="DECAMP_STATE_DIR=/dev/shm/decamp decamp ...",
-            )
-    name = hashlib.sha256(f"{endpoint_url or ''} {store_url}".encode()).hexdigest()[:32]
-    return directory / f"{name}.sqlite"

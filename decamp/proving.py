@@ -30,6 +30,7 @@ from decamp.system_record import record_system
 from decamp.transfer import read_digest
 
 TAGS_FACT = "tags"
+_RECEIPT_ATTEMPTS = 3
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Proving:
         ]
         self.progress.start("prove")
         tags, tag_manifest_sha256 = self.write_tags(traits)
-        agreement = agree(self.store, index, lambda: traits)
+        agreement = agree(self.store, index)
         outcome.warnings.extend(agreement.warnings)
         if agreement.dropped or agreement.adopted:
             return False
@@ -160,9 +161,12 @@ class Proving:
             "warnings": [finding.document() for finding in outcome.warnings],
         }
         body = seal(document)
-        store.put_bytes(RECEIPT, body)
-        stored = store.get_bytes(RECEIPT)
-        if stored != body:
+        for _ in range(_RECEIPT_ATTEMPTS):
+            store.put_bytes(RECEIPT, body)
+            stored = store.get_bytes(RECEIPT)
+            if stored == body:
+                break
+        else:
             store.delete(RECEIPT)
             raise StoreFailure(
                 f"{store.location.url}/{RECEIPT}",

@@ -10,13 +10,12 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from decamp.entries import Entry
-from decamp.errors import StoreFailure
 from decamp.index import ObjectRecord
 from decamp.packs import END_OF_ARCHIVE, member_header, padding
 from decamp.reading import OpenedFile
 from decamp.store.client import Store, base64_digest, composite_checksum
 from decamp.store.probe import StoreTraits
-from decamp.transfer import PART_BYTES, part_bytes_for, read_digest, retried
+from decamp.transfer import PART_BYTES, confirm_kept, part_bytes_for, retried
 from decamp.workers import Stopped
 
 
@@ -127,8 +126,12 @@ class Sender:
         """Sends an object in one piece. `digest` is its SHA-256."""
         if self._stop.is_set():
             raise Stopped
-        answer = retried(lambda: self._store.put_bytes(key, body, digest))
+        record = retried(lambda: self._put_body(key, body, digest))
         self._on_bytes(len(body))
+        return record
+
+    def _put_body(self, key: str, body: bytes | bytearray, digest: bytes) -> ObjectRecord:
+        answer = self._store.put_bytes(key, body, digest)
         checksum = base64_digest(digest)
         return self._record(
             key, len(body), digest, answer.etag, checksum, self._traits.checks_puts and answer.sha256 == checksum
@@ -138,17 +141,7 @@ class Sender:
         """What proves the object: the store's word on this very upload where its word is good, else a look at it."""
         evidence = "attested"
         if not is_attested:
-            for _ in range(2):  # an answer can be damaged on its way too
-                found, found_size = read_digest(self._store, key)
-                if (found, found_size) == (digest, size):
-                    break
-            else:
-                raise StoreFailure(
-                    f"{self._store.location.url}/{key}",
-                    "the store holds something else than was sent",
-                    expected=f"{size} bytes, sha256 {digest.hex()}",
-                    found=f"{found_size} bytes, sha256 {found.hex()}",
-                )
+            confirm_kept(self._store, key, digest, size)
             evidence = "read_back"
         return ObjectRecord(key, size, digest, etag, checksum if self._traits.shows_checksums else None, None, evidence)
 

@@ -14,21 +14,32 @@ from decamp.store.failures import StoreRefusal
 
 PART_BYTES = 8 << 20
 PARTS_LIMIT = 9_000  # S3 takes 10,000 (Amazon S3 User Guide, "Amazon S3 multipart upload limits", 2026)
-_DIGEST_CODES = frozenset(
-    (
-        "BadDigest",
-        "XAmzContentSHA256Mismatch",
-        "InvalidDigest",
-        "XAmzContentChecksumMismatch",
-        "InvalidRequest",
-        "IncompleteBody",
-        "RequestTimeout",
-    )
-)
 _ATTEMPTS = 4
 _FIRST_PAUSE_S = 0.1
 
 Result = TypeVar("Result")
+
+
+class NotKept(StoreFailure):
+    """The store accepted an upload and holds something else."""
+
+
+def confirm_kept(store: Store, key: str, digest: bytes, size_bytes: int) -> None:
+    """Reads an object back and returns when it is what was sent; an answer can be damaged too, so it looks twice.
+
+    Raises:
+        NotKept: it is not.
+    """
+    for _ in range(2):
+        found, found_bytes = read_digest(store, key)
+        if (found, found_bytes) == (digest, size_bytes):
+            return
+    raise NotKept(
+        f"{store.location.url}/{key}",
+        "the store holds something else than was sent",
+        expected=f"{size_bytes} bytes, sha256 {digest.hex()}",
+        found=f"{found_bytes} bytes, sha256 {found.hex()}",
+    )
 
 
 def part_bytes_for(size_bytes: int) -> int:
@@ -38,12 +49,12 @@ def part_bytes_for(size_bytes: int) -> int:
 
 
 def retried(action: Callable[[], Result]) -> Result:
-    """Repeats an action whose body was damaged on its way; other failures were retried by botocore already."""
+    """Repeats an upload whose body was damaged on its way; other failures were retried by botocore already."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return action()
-        except StoreRefusal as refusal:
-            if refusal.code not in _DIGEST_CODES or attempt == _ATTEMPTS:
+        except (StoreRefusal, NotKept) as failure:
+            if (isinstance(failure, StoreRefusal) and not failure.is_damaged_body) or attempt == _ATTEMPTS:
                 raise
         time.sleep(_FIRST_PAUSE_S * 4 ** (attempt - 1))
     raise AssertionError("unreachable")

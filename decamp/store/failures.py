@@ -36,6 +36,19 @@ _ADVICE = {
 }
 
 
+_DIGEST_CODES = frozenset(
+    (
+        "BadDigest",
+        "XAmzContentSHA256Mismatch",
+        "InvalidDigest",
+        "XAmzContentChecksumMismatch",
+        "InvalidRequest",
+        "IncompleteBody",
+        "RequestTimeout",
+    )
+)
+
+
 class StoreRefusal(StoreFailure):
     """The store answered a request with an error; `code` is S3's name for it and `status` the HTTP status."""
 
@@ -43,6 +56,11 @@ class StoreRefusal(StoreFailure):
         self.code = code
         self.status = status
         super().__init__(where, what, found=found, run=run)
+
+    @property
+    def is_damaged_body(self) -> bool:
+        """Whether the body was damaged on its way, so that sending it again can help."""
+        return self.code in _DIGEST_CODES
 
 
 class StoreUnreachable(StoreFailure):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from decamp.errors import StoreFailure
 from decamp.store.client import Store, base64_digest, composite_checksum
-from decamp.store.failures import StoreRefusal
+from decamp.store.failures import StoreRefusal, StoreUnreachable
 
 PROBE_PREFIX = "decamp/.probe/"
 _PART_BYTES = 5 << 20  # the smallest part that S3 allows before the last; a single part may be smaller
@@ -43,6 +43,17 @@ def probe_store(store: Store) -> StoreTraits:
         StoreFailure: it cannot be reached, lacks a permission, or gives back or lists something else than it was
             given: then nothing that it says can be proof.
     """
+    try:
+        return _probe(store)
+    except StoreUnreachable:
+        raise
+    except StoreFailure as failure:
+        if isinstance(failure, StoreRefusal) and not failure.is_damaged_body:
+            raise
+    return _probe(store)  # one body that was damaged on its way does not make a store that changes what it is given
+
+
+def _probe(store: Store) -> StoreTraits:
     name = PROBE_PREFIX + secrets.token_hex(8)
     keys = [f"{name}/{number}" for number in range(3)]
     bodies = {key: secrets.token_bytes(256 + number) for number, key in enumerate(keys)}

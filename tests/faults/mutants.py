@@ -181,8 +181,8 @@ _ALL = [
     Mutant(
         "the store is taken at its word",
         "what an untrustworthy store took is not read back",
-        "        if not is_attested:\n            for _ in range(2)",
-        "        if False:\n            for _ in range(2)",
+        "        if not is_attested:\n            confirm_kept(self._store, key, digest, size)",
+        "        if False:\n            confirm_kept(self._store, key, digest, size)",
         ("careless store",),
     ),
     Mutant(

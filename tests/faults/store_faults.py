@@ -164,12 +164,12 @@ class TruncatedRequest(Fault):
         raise ResetOnPurposeError
 
 
-def flip(body: bytes) -> bytes:
-    """Another content of the same length (empty stays empty)."""
+def flip(body: bytes, mask: int = 0x20) -> bytes:
+    """Another content of the same length (empty stays empty); two masks, so that no change undoes another."""
     if not body:
         return body
     middle = len(body) // 2
-    return body[:middle] + bytes([body[middle] ^ 0x20]) + body[middle + 1 :]
+    return body[:middle] + bytes([body[middle] ^ mask]) + body[middle + 1 :]
 
 
 class CorruptedUpload(Fault):
@@ -272,7 +272,7 @@ class CorruptedGet(Fault):
 
     def handle(self, request: Request, forward: Forward) -> Response:
         answer = forward(request)
-        return replace(answer, body=flip(answer.body)) if answer.status in (200, 206) else answer
+        return replace(answer, body=flip(answer.body, 0x01)) if answer.status in (200, 206) else answer
 
 
 class AcknowledgedButLost(Fault):

@@ -18,7 +18,7 @@ from tests.faults.plans import Plan, make_plan
 from tests.faults.seaweed import SeaweedServer
 from tests.faults.soak import Summary, make_base, run_plans
 
-CASES = int(os.environ.get("FAULT_CASES") or 200)
+CASES = int(os.environ.get("FAULT_CASES") or 120)
 JOBS = min(4, os.cpu_count() or 2)
 
 
