@@ -49,7 +49,7 @@ def test_decamp_runs_from_its_bundle_beside_another(tmp_path: Path) -> None:
     assert install(own.path, tmp_path / "opt/own").returncode == 0
     side = tmp_path / "opt/side/lib"
     side.mkdir(parents=True)
-    (side / "pathspec.py").write_text("raise SystemExit('the package beside')")
+    (side / "yaml.py").write_text("raise SystemExit('the package beside')")
     ran = subprocess.run(
         [sys.executable, "-S", str(tmp_path / "opt/own/bin/decamp")],
         capture_output=True,
