@@ -9,7 +9,6 @@ last the receipt.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sqlite3
@@ -28,7 +27,7 @@ from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
-from decamp.index import BusyIndex, Index, remove_index
+from decamp.index import Index, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
@@ -37,7 +36,7 @@ from decamp.receipt import Receipt
 from decamp.reconcile import Changes, reconcile
 from decamp.rules import TIERS
 from decamp.spec import Spec
-from decamp.state_directory import index_path
+from decamp.state_directory import index_path, lock_index
 from decamp.store.client import Store
 from decamp.store.failures import StoreUnreachable
 from decamp.store.probe import StoreTraits, probe_store
@@ -85,7 +84,7 @@ class Evacuation:
             NotSafe: the state directory is full or cannot be written, or the index in it is damaged.
         """
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
-        with _usable(path), _locked(path):
+        with _usable(path), lock_index(path):
             self._index = Index(path)
             try:
                 self._run()
@@ -386,17 +385,3 @@ def _usable(path: Path) -> Iterator[None]:
             found=str(error),
             run="the same command again",
         ) from error
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with open(f"{path}.lock", "w", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BusyIndex(
-                str(path),
-                "another evacuation of this archive is running here",
-                run="wait for it to end, then run again",
-            ) from error
-        yield

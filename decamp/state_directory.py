@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from decamp.errors import BadInput
+from decamp.index import BusyIndex
 
 
 def state_directory() -> Path:
@@ -46,3 +50,18 @@ def index_path(store_url: str, endpoint_url: str | None, roots: tuple[bytes, ...
             )
     name = hashlib.sha256(f"{endpoint_url or ''} {store_url}".encode()).hexdigest()[:32]
     return directory / f"{name}.sqlite"
+
+
+@contextlib.contextmanager
+def lock_index(path: Path) -> Iterator[None]:
+    """Keeps a bag's index to one run at a time; raises BusyIndex while another has it."""
+    with open(f"{path}.lock", "w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BusyIndex(
+                str(path),
+                "another evacuation of this archive is running here",
+                run="wait for it to end, then run again",
+            ) from error
+        yield
