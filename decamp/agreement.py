@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 from decamp.bag import PAYLOAD
 from decamp.entries import State, plain_path, shown
+from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.index import Index, ObjectRecord
 from decamp.store.client import Store, StoredObject, base64_digest
 from decamp.store.probe import PROBE_PREFIX
 from decamp.transfer import read_digest
+
+_ADOPTION_READS = 5
 
 
 @dataclass
@@ -101,9 +104,14 @@ def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
     stored = store.head(key)
     if stored is None:
         return
-    digest, size = read_digest(store, key)
-    if size != stored.size_bytes:
-        return
+    earlier = b""
+    for _ in range(_ADOPTION_READS):  # an answer can be damaged: the store's checksum or a second reading confirms it
+        digest, size = read_digest(store, key)
+        if size == stored.size_bytes and (stored.sha256 == base64_digest(digest) or digest == earlier):
+            break
+        earlier = digest
+    else:
+        raise StoreFailure(f"{store.location.url}/{key}", "the object reads differently each time", run="run again")
     checksum = stored.sha256 if stored.sha256 == base64_digest(digest) else None
     index.put_object(ObjectRecord(key, size, digest, stored.etag, checksum, None, "read_back"))
     outcome.adopted.append(key)
