@@ -5,6 +5,8 @@ export PYTHON ?= python3
 # Where this is set, every start of Python compiles all that it imports again, and there are hundreds of starts.
 unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
+# Tests wait more than they compute, so three share two cores well; WORKERS=0 runs them in this process.
+WORKERS ?= 3
 N ?= 2000
 SEED ?= 1
 # `make rehearsal KEEP=1` leaves the stack up to look around.
@@ -20,7 +22,7 @@ setup: ## Install what the rest needs: Debian packages, a locked .venv, the Pulu
 	@tools/set_up.sh
 
 test: setup lint ## Run every check and test; ARGS="tests/unit -k bag" runs some tests
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: setup ## Run ruff, mypy --strict, yamllint and ansible-lint; warnings fail
 	@.venv/bin/ruff check --quiet .

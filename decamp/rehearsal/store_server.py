@@ -21,7 +21,10 @@ from decamp.rehearsal import addresses, process
 READY_TIMEOUT_S = 60.0
 # An orderly end waits 15 s for idle clients. What was acknowledged is with the kernel by then and survives a SIGKILL.
 SHUTDOWN_TIMEOUT_S = 3.0
+START_ATTEMPTS = 3  # somebody may take one of its inner ports before it does
 VOLUME_SIZE_MB = 512
+READY_PATH = "/decamp/ready"
+READY_CONTENT = b"this server keeps what it is given"
 MAX_VOLUMES = 1000  # each bucket takes at least one; they cost no space until something is written
 
 
@@ -100,9 +103,31 @@ def make_identities(access_key: str, secret_key: str) -> dict[str, object]:
     }
 
 
-def make_command(host: str, port: int) -> list[str]:
+def serves_content(host: str, filer_port: int) -> bool:
+    """Says whether content can be read: after a start, requests are answered before any volume is known again.
+
+    A file of ours, outside the buckets, is written at the first start and read at each one after it.
+    """
+    connection = http.client.HTTPConnection(host, filer_port, timeout=5)
+    try:
+        connection.request("GET", READY_PATH)
+        response = connection.getresponse()
+        if response.status == http.HTTPStatus.OK and response.read() == READY_CONTENT:
+            return True
+        response.read()
+        if response.status == http.HTTPStatus.NOT_FOUND:
+            connection.request("PUT", READY_PATH, body=READY_CONTENT, headers={"Content-Type": "text/plain"})
+            connection.getresponse().read()
+        return False
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def make_command(host: str, port: int, filer: int) -> list[str]:
     """Returns the command that runs master, volume server, filer and S3 gateway in one process, on loopback alone."""
-    (master, master_rpc, volume, volume_rpc, filer, filer_rpc, s3_rpc) = addresses.find_free_ports(7, host)
+    (master, master_rpc, volume, volume_rpc, filer_rpc, s3_rpc) = addresses.find_free_ports(6, host)
     options = {
         "ip": host,
         "ip.bind": host,
@@ -168,26 +193,35 @@ def boot(directory: Path, host: str, port: int) -> None:
             run=f"ss -ltnp 'sport = :{port}'",
         )
     log = directory / "weed.log"
-    started = process.launch(
-        # One volume a bucket at first, not seven.
-        ["env", "WEED_MASTER_VOLUME_GROWTH_COPY_1=1", *make_command(host, port)],
-        pidfile=directory / "weed.json",
-        log=log,
-        directory=directory,
-    )
-    if not addresses.wait_for(lambda: answers(host, port), lambda: is_starting(started), READY_TIMEOUT_S):
-        end_running(directory)
-        raise StoreServerFailure(
-            endpoint,
-            "the S3 server did not come up",
-            expected=f"an answer within {READY_TIMEOUT_S:.0f} s",
-            found=process.read_tail(log, 5),
-            run=f"less {log}",
+    for _ in range(START_ATTEMPTS):
+        (filer,) = addresses.find_free_ports(1, host)
+        started = process.launch(
+            # One volume a bucket at first, not seven.
+            ["env", "WEED_MASTER_VOLUME_GROWTH_COPY_1=1", *make_command(host, port, filer)],
+            pidfile=directory / "weed.json",
+            log=log,
+            directory=directory,
         )
 
+        def is_ready(filer: int = filer) -> bool:
+            return answers(host, port) and serves_content(host, filer)
 
-def is_starting(started: subprocess.Popen[bytes]) -> bool:
-    return started.poll() is None
+        def is_starting(started: subprocess.Popen[bytes] = started) -> bool:
+            return started.poll() is None
+
+        if addresses.wait_for(is_ready, is_starting, READY_TIMEOUT_S):
+            return
+        has_ended = not is_starting()
+        end_running(directory)
+        if not has_ended:
+            break  # it runs and does not answer: that is no port taken by another program in between
+    raise StoreServerFailure(
+        endpoint,
+        "the S3 server did not come up",
+        expected=f"an answer within {READY_TIMEOUT_S:.0f} s",
+        found=process.read_tail(log, 5),
+        run=f"less {log}",
+    )
 
 
 def read_identities(directory: Path) -> object:
