@@ -16,6 +16,7 @@ from decamp.elsewhere import ExistingContent
 from decamp.entries import Entry, Kind, State, plain_path, shown
 from decamp.errors import StoreFailure
 from decamp.findings import Finding
+from decamp.gathering import BATCH_BYTES, BATCH_FILES, Gathered, Gathering, gather
 from decamp.index import Index, ObjectRecord
 from decamp.packs import PACK_PREFIX, PACKED_FILE_LIMIT_BYTES, Member, Pack, new_pack_key
 from decamp.progress import Progress
@@ -70,6 +71,8 @@ class Copier:
         self._progress = progress
         self._has_earlier = has_earlier_content
         self._workers = Workers()
+        self._gathering = Gathering(rules)
+        self._pack = Pack()
         self._budget = ByteBudget(_BUDGET_BYTES)
         self._sender = Sender(store, traits, self._budget, self._workers.stop, self._progress.advance)
         self._resumable: dict[str, tuple[str, ResumedUpload]] = {}  # by the identity of the file's state
@@ -86,6 +89,7 @@ class Copier:
 
     def __exit__(self, *_: object) -> None:
         self._workers.close()
+        self._gathering.close()
 
     def adopt_uploads(self) -> None:
         """Ends multipart uploads that an earlier run left, except those that can be continued."""
@@ -127,12 +131,13 @@ class Copier:
 
     def copy_tier(self, tier: int) -> None:
         """Copies every pending file of a tier; returns when each is proven, changed, unreadable or given up."""
-        small = self._entries(_PENDING.format("<="), tier)
+        small = self._batches(_PENDING.format("<="), tier)
         large = self._entries(_PENDING.format(">"), tier)
-        pending_small = self._index.query(f"SELECT count(*) FROM entry WHERE {_PENDING.format('<=')}", (tier,))
-        as_plain = pending_small.fetchone()[0] <= PLAIN_SMALL_FILES
-        pack = Pack()
-        next_small, next_large = next(small, None), next(large, None)
+        (pending,) = self._index.query(f"SELECT count(*) FROM entry WHERE {_PENDING.format('<=')}", (tier,)).fetchone()
+        as_plain = pending <= PLAIN_SMALL_FILES
+        if not as_plain:
+            self._gathering.call_help(pending)
+        batch, next_large = next(small, None), next(large, None)
         while True:
             while (
                 next_large is not None
@@ -141,19 +146,12 @@ class Copier:
             ):
                 self._start_large(next_large)
                 next_large = next(large, None)
-            if next_small is not None and not self._workers.stop.is_set():
-                for _ in range(64):
-                    if next_small is None:
-                        break
-                    self._add_small(next_small, pack, as_plain)
-                    if pack.is_full:
-                        self._send_pack(pack)
-                        pack = Pack()
-                    next_small = next(small, None)
-                if next_small is None and pack.members:
-                    self._send_pack(pack)
-                    pack = Pack()
+            if batch is not None and not self._workers.stop.is_set():
+                self._start_small(batch, as_plain)
+                batch = next(small, None)
                 self._workers.take_results(wait=False)
+            elif self._pack.members and not self._gathering.is_busy:
+                self._send_pack()
             elif self._workers.outstanding:
                 self._workers.take_results(wait=True)
             elif next_large is None or self._workers.stop.is_set():
@@ -164,36 +162,78 @@ class Copier:
         for batch in self._index.batches(where, (tier,), size=256):
             yield from batch
 
+    def _batches(self, where: str, tier: int) -> Iterator[list[Entry]]:
+        """Yields entries in batches that bound both how many files and how many bytes are in hand."""
+        batch: list[Entry] = []
+        size = 0
+        for entry in self._entries(where, tier):
+            batch.append(entry)
+            size += entry.size
+            if len(batch) >= BATCH_FILES or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
     # Small files.
 
-    def _add_small(self, entry: Entry, pack: Pack, as_plain: bool) -> None:
-        try:
-            with OpenedFile(entry) as file:
-                checks = check_entry(entry, self._rules)
-                content = file.read_all()
-        except EntryChanged:
-            self.totals.changed.append(entry.path)
+    def _start_small(self, batch: list[Entry], as_plain: bool) -> None:
+        if as_plain or self._gathering.pool is None or not self._gathering.has_room():
+            self._note_gathered(batch, gather(batch, self._rules), as_plain)
             return
-        except OSError as error:
-            self._unreadable(entry, error)
+
+        def work() -> Result:
+            gathered = self._gathering.gather(batch)
+
+            def note() -> None:
+                self._gathering.expect(-1)
+                self._note_gathered(batch, gathered, False)
+
+            return note
+
+        self._gathering.expect(1)
+        self._workers.submit(self._gathering.pool, work)
+
+    def _note_gathered(self, batch: list[Entry], gathered: Gathered, as_plain: bool) -> None:
+        for missed in gathered.missed:
+            if missed.error is None:
+                self.totals.changed.append(batch[missed.number].path)
+            else:
+                self._unreadable(batch[missed.number], missed.error)
+        if not as_plain and not self._has_earlier and self._existing.is_empty:
+            members = [Member(batch[piece.number], *piece[2:]) for piece in gathered.pieces]
+            self._add_to_pack(gathered.body, members)
             return
-        digest = hashlib.sha256(content).digest()
-        if self._take_existing(entry, digest, checks):
-            return
-        key = self._writable_key(entry) if as_plain else None
-        if key is None:
-            self._release_own_plain(entry)
-            pack.add(entry, content, digest, checks)
-            return
+        whole = memoryview(gathered.body)
+        for piece, end in gathered.ends():
+            entry = batch[piece.number]
+            if self._take_existing(entry, piece.sha256, piece.checks):
+                continue
+            key = self._writable_key(entry) if as_plain else None
+            if key is not None:
+                content = whole[piece.offset : piece.offset + entry.size].tobytes()
+                self._send_plain(entry, key, content, piece.sha256, piece.checks)
+            else:
+                member = Member(entry, piece.offset - piece.start, piece.sha256, piece.checks)
+                self._add_to_pack(whole[piece.start : end], [member])
+
+    def _send_plain(self, entry: Entry, key: str, content: bytes, digest: bytes, checks: str | None) -> None:
         self._index.forget_content(entry.path, key)
         self._index.commit()
-        chosen = key
         self._workers.submit(
             self._workers.uploads,
-            lambda: self._stored_plain(entry, self._sender.send_body(chosen, content, digest), digest, None, checks),
+            lambda: self._stored_plain(entry, self._sender.send_body(key, content, digest), digest, None, checks),
         )
 
-    def _send_pack(self, pack: Pack) -> None:
+    def _add_to_pack(self, pieces: bytearray | memoryview, members: list[Member]) -> None:
+        for member in members:
+            self._release_own_plain(member.entry)
+        self._pack.add(pieces, members)
+        if self._pack.is_full:
+            self._send_pack()
+
+    def _send_pack(self) -> None:
+        pack, self._pack = self._pack, Pack()
         key, body, members = new_pack_key(), pack.close(), pack.members
         size = len(body)
         self._budget.acquire(size)

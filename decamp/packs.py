@@ -9,7 +9,9 @@ from __future__ import annotations
 import secrets
 import tarfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from decamp.entries import Entry, plain_path
 
@@ -58,8 +60,7 @@ def padding(size_bytes: int) -> bytes:
     return bytes(-size_bytes % _BLOCK)
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A file inside a pack: whose, where its first byte is, and its SHA-256."""
 
     entry: Entry
@@ -75,11 +76,13 @@ class Pack:
     body: bytearray = field(default_factory=bytearray)
     members: list[Member] = field(default_factory=list)
 
-    def add(self, entry: Entry, content: bytes, sha256: bytes, checks: str | None) -> None:
-        self.body += member_header(entry)
-        self.members.append(Member(entry, len(self.body), sha256, checks))
-        self.body += content
-        self.body += padding(len(content))
+    def add(self, pieces: bytes | bytearray | memoryview, members: Iterable[Member]) -> None:
+        """Adds members, header and content and padding of each; their offsets are from the start of `pieces`."""
+        start = len(self.body)
+        self.members.extend(
+            Member(member.entry, start + member.offset, member.sha256, member.checks) for member in members
+        )
+        self.body += pieces
 
     @property
     def is_full(self) -> bool:

@@ -71,6 +71,10 @@ def main() -> int:
         from tests.faults import mutants
 
         mutants.install(sys.argv[1:])
+    else:
+        from decamp import gathering
+
+        gathering.WORTH_HELP_FILES = 50  # small trees take the path of large ones; a helper knows no mutants
     preload()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

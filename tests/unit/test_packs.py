@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from decamp.entries import Entry, plain_path
-from decamp.packs import PACK_PREFIX, PACK_TARGET_BYTES, Pack, member_header, new_pack_key, padding
+from decamp.packs import PACK_PREFIX, PACK_TARGET_BYTES, Member, Pack, member_header, new_pack_key, padding
 from tests.unit.entry_samples import make_entry
 
 NAME = st.binary(min_size=1, max_size=120).map(lambda raw: raw.replace(b"\0", b"~").strip(b"/") or b"x")
@@ -44,11 +44,17 @@ FILES = {
 }
 
 
+def as_member(entry: Entry, content: bytes) -> tuple[bytes, list[Member]]:
+    header = member_header(entry)
+    member = Member(entry, len(header), hashlib.sha256(content).digest(), None)
+    return header + content + padding(len(content)), [member]
+
+
 def make_pack() -> tuple[bytes, list[Entry]]:
     pack = Pack()
     entries = [make_entry(path, content, mode=0o640) for path, content in FILES.items()]
     for entry, content in zip(entries, FILES.values(), strict=True):
-        pack.add(entry, content, hashlib.sha256(content).digest(), None)
+        pack.add(*as_member(entry, content))
     for member in pack.members:
         content = FILES[plain_path(member.entry.path)]
         assert pack.body[member.offset : member.offset + len(content)] == content
@@ -89,9 +95,9 @@ def test_padding_fills_the_last_block() -> None:
 def test_a_pack_is_full_at_its_target() -> None:
     pack = Pack()
     content = bytes(PACK_TARGET_BYTES // 2)
-    pack.add(make_entry(b"/a", content), content, b"", None)
+    pack.add(*as_member(make_entry(b"/a", content), content))
     assert not pack.is_full
-    pack.add(make_entry(b"/b", content), content, b"", None)
+    pack.add(*as_member(make_entry(b"/b", content), content))
     assert pack.is_full
 
 
