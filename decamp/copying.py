@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from decamp.bag import collides, plain_key
-from decamp.checking import check_entry
+from decamp.checking import check_entry, check_further_names
 from decamp.elsewhere import ExistingContent
 from decamp.entries import Entry, Kind, State, plain_path, shown
 from decamp.errors import StoreFailure
@@ -199,7 +199,7 @@ class Copier:
             if missed.error is None:
                 self.totals.changed.append(batch[missed.number].path)
             else:
-                self._unreadable(batch[missed.number], missed.error)
+                self._unreadable(batch[missed.number].path, missed.error)
         if not as_plain and not self._has_earlier and self._existing.is_empty:
             members = [Member(batch[piece.number], *piece[2:]) for piece in gathered.pieces]
             self._add_to_pack(gathered.body, members)
@@ -346,9 +346,15 @@ class Copier:
             return lambda: self.findings.update({entry.path: finding})  # still pending: the next round sends it anew
         except OSError as error:
             unread = error
-            return lambda: self._unreadable(entry, unread)
+            return lambda: self._unreadable(entry.path, unread)
 
     # What becomes of an entry.
+
+    def settle_hard_links(self) -> None:
+        """Gives further names of hard-linked files what their first names came to, and checks them as themselves."""
+        self._index.settle_hard_links()
+        for path, error in check_further_names(self._index, self._rules).items():
+            self._unreadable(path, error)
 
     def _stored_plain(
         self, entry: Entry, record: ObjectRecord, digest: bytes, offset: int | None, checks: str | None
@@ -402,10 +408,10 @@ class Copier:
                 "UPDATE entry SET sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE path=?", (entry.path,)
             )
 
-    def _unreadable(self, entry: Entry, error: OSError) -> None:
-        self._index.set_state(entry.path, State.UNREADABLE)
-        self.findings[entry.path] = Finding(
-            shown(plain_path(entry.path)), "the file cannot be read", "its content", error.strerror or str(error)
+    def _unreadable(self, path: bytes, error: OSError) -> None:
+        self._index.set_state(path, State.UNREADABLE)
+        self.findings[path] = Finding(
+            shown(plain_path(path)), "the file cannot be read", "its content", error.strerror or str(error)
         )
 
     @staticmethod

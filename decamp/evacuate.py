@@ -321,7 +321,7 @@ class Evacuation:
             for tier in (0, 1):
                 if copier.failure is None:
                     copier.copy_tier(tier)
-            self._index.settle_hard_links()
+            copier.settle_hard_links()
             self._index.commit()
 
     def _wait_for_tick(self) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from decamp.checking import check_entry
 from decamp.entries import Entry
@@ -124,7 +124,7 @@ class Helper:
                         pipe.close()
 
 
-def _receive(source: BinaryIO) -> Gathered:
+def _receive(source: IO[bytes]) -> Gathered:
     size, pieces, missed = pickle.load(source)  # noqa: S301 - from a process that we started
     body = bytearray(size)
     view = memoryview(body)

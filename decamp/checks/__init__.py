@@ -26,7 +26,15 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
 }
 CHECK_KINDS = tuple(_NUMBERS)
 
-__all__ = ["CHECK_KINDS", "CheckResult", "applies", "check_parameter_problems", "check_whole", "run_check"]
+__all__ = [
+    "CHECK_KINDS",
+    "CheckResult",
+    "applies",
+    "check_basis",
+    "check_parameter_problems",
+    "check_whole",
+    "run_check",
+]
 
 _SUFFIX_KINDS = {
     ".jsonl": "jsonl",
@@ -139,6 +147,14 @@ def check_whole(path: bytes) -> CheckResult | None:
     from decamp.checks.wholeness import inspect_wholeness
 
     return inspect_wholeness(kind, path)
+
+
+def check_basis(check: Check | None, path: bytes) -> object:
+    """What decides about a file under this name: equal for two names whose checks come to the same."""
+    if check is not None and applies(check.kind, path):
+        return check.document()
+    kind = _suffix_kind(path)
+    return None if kind == "text" else kind
 
 
 def run_check(check: Check, path: bytes) -> CheckResult:

@@ -331,6 +331,22 @@ def test_checks_refuse_or_mark(node: EngineNode) -> None:
     assert len(node.refuse()) == 2
 
 
+def test_a_hard_link_is_checked_as_what_each_of_its_names_says(node: EngineNode) -> None:
+    node.fill({"a.txt": b'{"v": 1}\n{"v": ', "same.txt": b"text"})
+    for name in ("b.json", "good/c.jsonl", "plain.log"):
+        (node.root / name).parent.mkdir(exist_ok=True)
+        (node.root / name).hardlink_to(node.root / "a.txt")
+    (node.root / "same.log").hardlink_to(node.root / "same.txt")
+    node.rules = [{"match": "good/*.jsonl", "tier": "irreplaceable", "check": {"kind": "jsonl", "min_rows": 2}}]
+    told = {reason["path"].removeprefix(f"{node.root}/"): reason["what"] for reason in node.refuse()}
+    assert told == {"b.json": "the check whole:json failed", "good/c.jsonl": "the check jsonl failed"}
+    (node.root / "a.txt").write_bytes(b'{"v": 1}\n{"v": 2}\n')
+    told = {reason["path"].removeprefix(f"{node.root}/"): reason["what"] for reason in node.refuse()}
+    assert told == {"b.json": "the check whole:json failed"}
+    (node.root / "b.json").unlink()
+    node.evacuate_safely()
+
+
 @pytest.mark.parametrize("evacuated", [False, True])
 def test_a_dry_run_changes_nothing(node: EngineNode, evacuated: bool) -> None:
     node.fill({"a": b"A", "big": MEBIBYTE * 2})
