@@ -10,6 +10,7 @@ import sys
 from datetime import datetime, timezone
 
 from decamp.abandonment import VALID_FOR, Abandonment, write_record
+from decamp.deadline import deadline_words
 from decamp.errors import EXIT_DONE, BadInput, DecampError
 from decamp.receipt import read_receipt
 from decamp.stack import read_guards
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     node = find_guard(read_guards(args.stack), args.node)
     sys.stderr.write(f"{node.name} ({node.user}@{node.host}:{node.port}, machine id {node.machine_id})\n")
     sys.stderr.write(f"  archive: {describe_archive(node)}\n")
+    sys.stderr.write(f"  time: {deadline_words(node.deadline)}\n")
     sys.stderr.write("  What it holds and the store does not is lost once it is deleted.\n")
     sys.stderr.write("Type the node's name to give it up: ")
     sys.stderr.flush()

@@ -31,8 +31,8 @@ _ADVICE = (
 
 
 @dataclass(frozen=True)
-class StoreOutput:
-    """Where the archives go; an empty endpoint means Amazon S3."""
+class StoreRecord:
+    """Where the archives go, as asked for and as the outputs tell it; an empty endpoint means Amazon S3."""
 
     url: str
     endpoint: str
@@ -40,8 +40,14 @@ class StoreOutput:
 
 
 @dataclass(frozen=True)
-class NodeOutput:
-    """One node; empty text and None mean that nothing was given."""
+class NodeRecord:
+    """One node, as asked for and as the outputs tell it; empty text and None mean that nothing was given.
+
+    Args:
+        host, host_key: empty in a configuration whose target makes them.
+        deadline: RFC 3339.
+        purchase: how it is paid for, e.g. `spot`; empty where the target knows no such thing.
+    """
 
     name: str
     host: str
@@ -51,6 +57,7 @@ class NodeOutput:
     gpu: str
     price_per_hour: float | None
     deadline: str
+    purchase: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,8 @@ class StackOutputs:
     """The contract between the stack and everything after it."""
 
     target: str
-    store: StoreOutput
-    nodes: tuple[NodeOutput, ...]
+    store: StoreRecord
+    nodes: tuple[NodeRecord, ...]
     ssh_private_key_file: str
 
 
@@ -119,14 +126,16 @@ def parse_outputs(outputs: object, where: str) -> StackOutputs:
         return value
 
     store = take(outputs, "store", (Mapping,), "")
-    store_output = StoreOutput(*(take(store, key, (str,), "store.") for key in ("url", "endpoint", "region")))
+    store_output = StoreRecord(*(take(store, key, (str,), "store.") for key in ("url", "endpoint", "region")))
     nodes = []
     for number, node in enumerate(take(outputs, "nodes", (list,), "") or []):
         path = f"nodes[{number}]."
         texts = {key: take(node, key, (str,), path) for key in ("name", "host", "user", "host_key", "gpu", "deadline")}
         port = take(node, "port", (int, float), path)
         price = take(node, "price_per_hour", (int, float, type(None)), path)
-        nodes.append(NodeOutput(**texts, port=int(port or 0), price_per_hour=price))
+        # Outputs of an earlier up have no word on the purchase.
+        purchase = take({"purchase": "", **node}, "purchase", (str,), path) if isinstance(node, Mapping) else ""
+        nodes.append(NodeRecord(**texts, port=int(port or 0), price_per_hour=price, purchase=purchase))
     key_file = take(outputs, "ssh_private_key_file", (str,), "")
     target = take(outputs, "target", (str,), "")
     if not nodes and "nodes" not in wrong:

@@ -8,10 +8,11 @@ import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from decamp import abandonment
+from decamp.deadline import deadline_words
 from decamp.errors import BadInput, DamagedArchive, DecampError, NotSafe
 from decamp.findings import Finding
 from decamp.receipt import Receipt, read_receipt
@@ -25,6 +26,7 @@ NODE_COMMAND = "/usr/local/bin/decamp"
 CENSUS_TIMEOUT_S = 3600.0
 SIZE_TIMEOUT_S = 120.0
 SHOWN_FINDINGS = 20
+_MAY_BE_EMPTY = ("store_endpoint", "deadline")
 _NO_SUCH_COMMAND = 127  # the shell's exit status (POSIX.1-2017, Shell Command Language, 2.8.2)
 
 
@@ -42,6 +44,8 @@ class GuardedNode:
         store_endpoint: endpoint of the store; empty means Amazon S3.
         store_region: region of the bucket.
         workspace: directory tree whose size is told when no evacuation has said what the node holds.
+        deadline: until when the node lives by itself, RFC 3339; empty where nobody knows. It is told, and is no part
+            of who the node is.
     """
 
     name: str
@@ -56,6 +60,7 @@ class GuardedNode:
     store_endpoint: str
     store_region: str
     workspace: str
+    deadline: str = field(default="", compare=False)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> GuardedNode:
@@ -64,11 +69,12 @@ class GuardedNode:
         Raises:
             BadInput: one is missing or empty, so that nothing can be said about the node.
         """
-        values: dict[str, Any] = {field.name: properties.get(field.name) for field in fields(cls)}
-        empty = [name for name, value in values.items() if value in (None, "") and name != "store_endpoint"]
+        # A guard that an earlier version made knows no deadline.
+        values: dict[str, Any] = {one.name: properties.get(one.name) for one in fields(cls)}
+        empty = [name for name, value in values.items() if value in (None, "") and name not in _MAY_BE_EMPTY]
         if empty:
             raise BadInput(str(properties.get("name", "guard")), f"the guard's record lacks {', '.join(empty)}")
-        return cls(**{**values, "port": int(values["port"] or 0)})
+        return cls(**{**values, "port": int(values["port"] or 0), "deadline": values["deadline"] or ""})
 
     def to_properties(self) -> dict[str, Any]:
         return asdict(self)
@@ -296,6 +302,8 @@ def _tell_refusal(node: GuardedNode, reasons: Sequence[DecampError | Finding], a
         lines.append(f"would be lost: {at_stake}")
     elif silent:
         lines.append(f"would be lost: whatever {node.name} holds; it does not say")
+    if node.deadline:
+        lines.append(f"time: {deadline_words(node.deadline)}")
     if silent:
         lines.append("if it can be brought back, bring it back (a rehearsal's host: pulumi up) and evacuate it")
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decamp.errors import BadInput
+from decamp.stack import NodeRecord, StoreRecord
 from infra.aws.settings import AwsSettings, read_settings
 from infra.fields import Problems, Section
 
@@ -34,35 +35,12 @@ _LOOPBACK = rf"127\.{_OCTET}\.{_OCTET}\.{_OCTET}"
 
 
 @dataclass(frozen=True)
-class StoreConfig:
-    """Where the archives go; an empty endpoint means Amazon S3."""
-
-    url: str
-    endpoint: str
-    region: str
-
-
-@dataclass(frozen=True)
-class NodeConfig:
-    """One node as asked for; `host_key` is empty where the target makes the key itself."""
-
-    name: str
-    host: str
-    port: int
-    user: str
-    host_key: str
-    gpu: str
-    price_per_hour: float | None
-    deadline: str
-
-
-@dataclass(frozen=True)
 class StackConfig:
     """All of the stack's settings, checked; `aws` is there for that target alone."""
 
     target: str
-    store: StoreConfig
-    nodes: tuple[NodeConfig, ...]
+    store: StoreRecord
+    nodes: tuple[NodeRecord, ...]
     ssh_private_key_file: Path
     workspace: str
     configure: bool
@@ -125,7 +103,7 @@ def parse_config(stack: str, raw: Mapping[str, str], checkout: Path = CHECKOUT) 
     return StackConfig(target, store, nodes, key_file, workspace, configure, directory, store_port, max_price, aws)
 
 
-def _read_aws(top: Section, target: str, store: StoreConfig, deadline: str) -> AwsSettings | None:
+def _read_aws(top: Section, target: str, store: StoreRecord, deadline: str) -> AwsSettings | None:
     section, any_source = top.section("aws"), top.flag("allow_any_source")
     if target == "aws":
         aws = read_settings(section, deadline=deadline, store_url=store.url, allow_any_source=any_source)
@@ -160,7 +138,7 @@ def _under(checkout: Path, text: str) -> Path:
     return checkout / Path(text).expanduser()
 
 
-def _read_store(section: Section, target: str, store_port: int) -> StoreConfig:
+def _read_store(section: Section, target: str, store_port: int) -> StoreRecord:
     rehearsal = target == "rehearsal"
     url = section.text("url", pattern=_STORE_URL, allowed="s3://bucket or s3://bucket/prefix", required=not rehearsal)
     endpoint = section.text(
@@ -176,8 +154,8 @@ def _read_store(section: Section, target: str, store_port: int) -> StoreConfig:
             found=endpoint,
         )
     if rehearsal:
-        return StoreConfig((url or "s3://decamp-rehearsal").rstrip("/"), f"http://127.0.0.1:{store_port}", region)
-    return StoreConfig((url or "").rstrip("/"), (endpoint or "").rstrip("/"), region)
+        return StoreRecord((url or "s3://decamp-rehearsal").rstrip("/"), f"http://127.0.0.1:{store_port}", region)
+    return StoreRecord((url or "").rstrip("/"), (endpoint or "").rstrip("/"), region)
 
 
 def _read_key_file(ssh: Section, target: str, directory: Path, checkout: Path) -> Path:
@@ -195,7 +173,7 @@ def _read_key_file(ssh: Section, target: str, directory: Path, checkout: Path) -
     return path
 
 
-def _read_nodes(top: Section, target: str, user: str, deadline: str) -> tuple[NodeConfig, ...]:
+def _read_nodes(top: Section, target: str, user: str, deadline: str) -> tuple[NodeRecord, ...]:
     value = top.raw("nodes")
     key = top.name("nodes")
     if target == "rehearsal" and value is None:
@@ -220,7 +198,7 @@ def _read_nodes(top: Section, target: str, user: str, deadline: str) -> tuple[No
     return tuple(nodes)
 
 
-def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeConfig:
+def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeRecord:
     name = section.text(
         "name", pattern=_NODE_NAME, allowed="1 to 63 of a-z, 0-9 and -, not first or last -", required=True
     )
@@ -237,7 +215,7 @@ def _read_node(section: Section, target: str, user: str, deadline: str) -> NodeC
         # The default address follows from the name, not from the place in the list: dropping one node moves no other.
         host = section.text("host", pattern=_LOOPBACK, allowed="an address in 127.0.0.0/8", required=not given)
         host = host or (f"127.0.10.{int(numbered[1])}" if numbered and given else "")
-    return NodeConfig(
+    return NodeRecord(
         name=name or "",
         host=host or "",
         port=port,
@@ -276,7 +254,7 @@ def _read_host_key(section: Section, host: str, port: int) -> str:
     return f"{kind} {body}"
 
 
-def _check_prices(top: Section, nodes: tuple[NodeConfig, ...], limit: float | None) -> None:
+def _check_prices(top: Section, nodes: tuple[NodeRecord, ...], limit: float | None) -> None:
     if limit is None:
         return
     unpriced = [node.name for node in nodes if node.price_per_hour is None]

@@ -30,6 +30,7 @@ AGREEMENT_VALID_S = 120.0
 _WHO = ("name", "host_key", "machine_id")
 _WAY = ("host", "port", "user", "ssh_private_key_file")
 _ARCHIVE = ("store_url", "store_endpoint", "store_region", "workspace", "target")
+_TOLD = ("deadline",)
 
 _agreements: dict[GuardedNode, tuple[float, Agreement]] = {}
 
@@ -52,7 +53,7 @@ class TeardownGuardProvider(NamedProvider):
         news = {**_news, "machine_id": _news.get("machine_id") or _olds.get("machine_id")}
         # An address that is not known yet belongs to a node that is about to be replaced.
         unknown = tuple(key for key in _WAY if news.get(key) == rpc.UNKNOWN)
-        return diff_inputs(_olds, news, identity=(*_WHO, *unknown), settings=(*_WAY, *_ARCHIVE))
+        return diff_inputs(_olds, news, identity=(*_WHO, *unknown), settings=(*_WAY, *_ARCHIVE, *_TOLD))
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         machine_id = props.get("machine_id") or _ask_machine_id(props)
@@ -178,6 +179,7 @@ class TeardownGuard(Resource, module="decamp", name="TeardownGuard"):
     store_endpoint: pulumi.Output[str]
     store_region: pulumi.Output[str]
     workspace: pulumi.Output[str]
+    deadline: pulumi.Output[str]
 
 
 class StackGuard(Resource, module="decamp", name="StackGuard"):
@@ -205,6 +207,7 @@ def guard_node(node: Node, config: StackConfig, after: Sequence[pulumi.Resource]
         "store_endpoint": config.store.endpoint,
         "store_region": config.store.region,
         "workspace": config.workspace,
+        "deadline": node.config.deadline,
     }
     options = pulumi.ResourceOptions(
         parent=node.component, depends_on=[*node.owned, *after], delete_before_replace=True
@@ -214,6 +217,6 @@ def guard_node(node: Node, config: StackConfig, after: Sequence[pulumi.Resource]
 
 def guard_stack(guards: Sequence[TeardownGuard], after: Sequence[pulumi.Resource]) -> StackGuard:
     """Declares the guard that a destroy deletes before anything else."""
-    nodes = [{key: getattr(guard, key) for key in (*_WHO, *_WAY, *_ARCHIVE)} for guard in guards]
+    nodes = [{key: getattr(guard, key) for key in (*_WHO, *_WAY, *_ARCHIVE, *_TOLD)} for guard in guards]
     options = pulumi.ResourceOptions(depends_on=[*guards, *after], delete_before_replace=True)
     return StackGuard(StackGuardProvider(), "stack-guard", {"nodes": nodes}, options)

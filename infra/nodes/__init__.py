@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol, cast
 
 import pulumi
 
+from decamp.stack import NodeRecord
 from decamp.teardown import GuardedNode
-from infra.config import NodeConfig, StackConfig
+from infra.config import StackConfig
 from infra.store import Store
 
 # One target, one module here with a `declare_nodes(config, store)`; imported only when the target is asked for, as a
@@ -35,7 +36,7 @@ class Node:
         machine_id: /etc/machine-id.
     """
 
-    config: NodeConfig
+    config: NodeRecord
     component: pulumi.ComponentResource
     owned: tuple[pulumi.Resource, ...]
     host: pulumi.Output[str]
@@ -44,16 +45,7 @@ class Node:
 
     def describe(self) -> dict[str, object]:
         """The node as the stack's outputs show it."""
-        return {
-            "name": self.config.name,
-            "host": self.host,
-            "port": self.config.port,
-            "user": self.config.user,
-            "host_key": self.host_key,
-            "gpu": self.config.gpu,
-            "price_per_hour": self.config.price_per_hour,
-            "deadline": self.config.deadline,
-        }
+        return {**asdict(self.config), "host": self.host, "host_key": self.host_key}
 
 
 class NodeModule(Protocol):

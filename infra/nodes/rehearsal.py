@@ -13,8 +13,9 @@ from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, Updat
 from decamp.errors import DecampError
 from decamp.rehearsal import host as booted_host
 from decamp.rehearsal import process
+from decamp.stack import NodeRecord
 from decamp.teardown import GuardedNode
-from infra.config import NodeConfig, StackConfig
+from infra.config import StackConfig
 from infra.dynamic import NamedProvider, diff_inputs
 from infra.nodes import Node
 from infra.store import Store
@@ -175,7 +176,7 @@ class RehearsalNode(pulumi.ComponentResource):
         stack: the stack's settings.
     """
 
-    def __init__(self, config: NodeConfig, stack: StackConfig) -> None:
+    def __init__(self, config: NodeRecord, stack: StackConfig) -> None:
         super().__init__("decamp:node:Rehearsal", config.name)
         self.config = config
         options = pulumi.ResourceOptions(parent=self, delete_before_replace=True)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pulumi
 
-from infra.config import NodeConfig, StackConfig
+from decamp.stack import NodeRecord
+from infra.config import StackConfig
 from infra.nodes import Node
 from infra.store import Store
 
@@ -18,7 +19,7 @@ class RentedNode(pulumi.ComponentResource):
         config: the node as asked for, its host key included.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeRecord) -> None:
         super().__init__("decamp:node:Rented", config.name)
         self.config = config
         self.register_outputs({"host": config.host, "host_key": config.host_key})

@@ -37,6 +37,10 @@ def test_outputs_are_typed() -> None:
     assert outputs.target == "rented" and outputs.store.endpoint == ""
     (node,) = outputs.nodes
     assert node.port == 22 and isinstance(node.port, int) and node.price_per_hour is None
+    assert node.purchase == ""  # as in the outputs of an earlier version, which know no purchase
+    spot = copy.deepcopy(OUTPUTS)
+    spot["nodes"][0]["purchase"] = "spot"
+    assert parse_outputs(spot, "rented").nodes[0].purchase == "spot"
     assert node.host_key == HOST_KEY and outputs.ssh_private_key_file == "/home/me/.ssh/id_ed25519"
 
 
@@ -50,6 +54,7 @@ def test_outputs_are_typed() -> None:
         (("nodes", 0, "host_key"), None, "nodes[0].host_key"),
         (("nodes", 0, "port"), True, "nodes[0].port"),
         (("nodes", 0), "gpu-1", "nodes[0].name"),
+        (("nodes", 0, "purchase"), 3, "nodes[0].purchase"),
         (("ssh_private_key_file",), None, "ssh_private_key_file"),
     ],
 )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from decamp.ssh import NodeSilent
 from decamp.stack import parse_outputs
-from decamp.teardown import GuardedNode
+from decamp.teardown import GuardedNode, TeardownRefused
 from infra.config import StackConfig, parse_config
 from infra.departures import find_departing
 from tests.infra.declaration import HOST_KEY, MACHINE_ID, Declared, find_types
@@ -98,6 +99,20 @@ def test_rented_node_is_guarded_by_the_key_it_was_given(declare: Declare, tmp_pa
     assert declared.parent_of("gpu-1-guard") == "gpu-1"
     # The guard itself asks the host for its machine id, over this key.
     assert guard["machine_id"] == ""
+
+
+def test_guard_tells_the_deadline_and_agrees_whatever_it_is(declare: Declare, tmp_path: Path) -> None:
+    declared = declare(rented_config(tmp_path, deadline="2099-01-01T00:00:00Z"))
+    assert declared.inputs["gpu-1-guard"]["deadline"] == "2099-01-01T00:00:00Z"
+    node = replace(guarded("gpu-1"), deadline="2099-01-01T00:00:00Z")
+    told = str(TeardownRefused(node, [NodeSilent("gpu-1", "no answer")], ""))
+    assert "\ntime: " in told and "left until 2099-01-01T00:00:00Z" in told
+    assert "\ntime: " not in str(TeardownRefused(guarded("gpu-1"), [NodeSilent("gpu-1", "no answer")], ""))
+    # The deadline is no part of who the node is: what was agreed to a minute ago holds for another one too.
+    assert node == guarded("gpu-1") and hash(node) == hash(guarded("gpu-1"))
+    # What an earlier version's state has of a guard.
+    held = {key: value for key, value in node.to_properties().items() if key != "deadline"}
+    assert GuardedNode.from_properties(held).deadline == ""
 
 
 def test_state_holds_neither_keys_nor_code(declare: Declare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
