@@ -1,4 +1,4 @@
-"""`decamp sweep`: what costs money and is in no stack is listed; it goes only when its id was typed back."""
+"""`decamp sweep`: what costs money or blocks and is in no stack is listed; it goes only when its id was typed back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from decamp.aws.account import Account
-from decamp.aws.leftovers import ELSEWHERE, HELD, LOST, Leftover, find_leftovers, remove
+from decamp.aws.leftovers import ELSEWHERE, HELD, LOST, REMOVED_BY_HAND, Leftover, find_leftovers, remove
 from decamp.errors import EXIT_DONE, BadInput
 from decamp.stack import find_project, run_pulumi
 
@@ -22,7 +22,9 @@ List what Decamp has made in an AWS account and no stack holds any more.
 An `up` that is killed while EC2 starts an instance leaves it running, and a
 `destroy` afterwards succeeds on a state that never knew it. Everything carries
 tags with project, stack and node, so it can be found: instances, volumes,
-addresses and unfinished uploads, each with its age and what it costs an hour.
+addresses and unfinished uploads, each with its age and what it costs an hour;
+and what is free, but uses up quotas, takes names or leaves rights behind: VPCs,
+security groups, key pairs, placement groups, roles and instance profiles.
 
   lost        its stack is in this backend and does not hold it
   elsewhere   its stack is not in this backend: somebody else's may hold it
@@ -33,7 +35,7 @@ typed back on standard input. WHAT AN INSTANCE OR A VOLUME HOLDS IS LOST with
 it: no archive is looked at. What a stack holds is refused (`pulumi destroy` is
 its way), and so is what is `elsewhere`, unless --stack says whose it is, and
 an upload that is younger than {YOUNG_UPLOAD_H:.0f} hours. Buckets are never removed.
-Networks, roles and keys cost nothing and are not listed.
+What is free is listed alone: --remove answers with the command that does it.
 
 It needs the stacks (PULUMI_BACKEND_URL) and AWS credentials.
 Exit codes: 0 done (also when something was found), 2 refused input or refused
@@ -95,6 +97,8 @@ def describe(leftover: Leftover, now: datetime) -> str:
     aged = "age unknown" if age is None else f"{age:,.1f} h old"
     price = leftover.price_per_hour
     cost = "price unknown" if price is None else f"{price:,.4f} dollars an hour"
+    if leftover.kind in REMOVED_BY_HAND:
+        cost = "free"
     whose = f"stack {leftover.stack or '?'}, node {leftover.node or '-'}, owner {leftover.owner or '?'}"
     return f"{leftover.belongs:9}  {leftover.kind:8}  {leftover.id}  {leftover.detail}; {aged}, {cost}; {whose}"
 
@@ -102,9 +106,10 @@ def describe(leftover: Leftover, now: datetime) -> str:
 def _sum_up(shown: list[Leftover], region: str) -> str:
     if not shown:
         return f"nothing of Decamp's in {region} is outside a stack"
-    per_hour = sum(one.price_per_hour or 0.0 for one in shown if one.belongs == LOST)
-    lost = sum(1 for one in shown if one.belongs == LOST)
-    line = f"{lost} lost in {region}, {per_hour:,.2f} dollars an hour, {per_hour * 24:,.2f} a day"
+    lost = [one for one in shown if one.belongs == LOST]
+    free = sum(1 for one in lost if one.kind in REMOVED_BY_HAND)
+    per_hour = sum(one.price_per_hour or 0.0 for one in lost)
+    line = f"{len(lost)} lost in {region} ({free} free), {per_hour:,.2f} dollars an hour, {per_hour * 24:,.2f} a day"
     return f"{line}; run: decamp sweep --region {region} --remove ID" if lost else line
 
 
@@ -143,6 +148,9 @@ def choose(known: dict[str, Leftover], wanted: str, options: argparse.Namespace,
             f"its stack {leftover.stack} is not in this backend: somebody else's may hold it",
             expected=f"--stack {leftover.stack}, once its owner ({leftover.owner}) has agreed",
         )
+    if leftover.kind in REMOVED_BY_HAND:
+        run = f"{REMOVED_BY_HAND[leftover.kind]} {leftover.id}  # after what it holds"
+        raise BadInput(wanted, f"is a {leftover.kind}: free, and only listed", run=run)
     age = leftover.age_hours(now)
     if leftover.kind == "upload" and (age is None or age < YOUNG_UPLOAD_H):
         raise BadInput(wanted, "an evacuation may be at it", expected=f"{YOUNG_UPLOAD_H:.0f} hours old", found=f"{age}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 
 from decamp.aws.account import Account, CloudRefusal, translated
@@ -105,6 +106,21 @@ def describe_type(account: Account, name: str) -> InstanceType:
         vcpus=int(only.get("VCpuInfo", {}).get("DefaultVCpus", 0)),
         instance_store_gb=int(only.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0)),
     )
+
+
+def count_vcpus(account: Account, quota: Quota) -> int:
+    """Returns how many vCPUs of a quota running instances take in the region, whoever started them.
+
+    Each counts with its type's own number of vCPUs, also where it was started with fewer.
+    """
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    with translated("running instances"):
+        pages = account.ec2.get_paginator("describe_instances").paginate(Filters=states)  # type: ignore[arg-type]  # plain mappings
+        told = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
+    # Neither spot nor a capacity block says `on demand`; a block's instances count nowhere.
+    started = Counter((str(one["InstanceType"]), one.get("InstanceLifecycle", "on_demand")) for one in told)
+    counted = {key: count for key, count in started.items() if find_quota(*key) == quota}
+    return sum(describe_type(account, name).vcpus * count for (name, _), count in counted.items())
 
 
 def list_zones(account: Account, name: str) -> list[str]:

@@ -1,8 +1,9 @@
-"""Whatever in an account carries Decamp's tags and costs money is found, with its age, its price and whose it is."""
+"""Whatever in an account carries Decamp's tags and costs money or blocks is found: its age, its price, whose it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -19,14 +20,38 @@ _S3_PER_GIB_MONTH = 0.023
 
 HELD, LOST, ELSEWHERE = "held", "lost", "elsewhere"
 
+# What costs nothing, yet uses up quotas, takes names or gives rights: kind, EC2's listing and its key, and the id that
+# a stack's state has for it.
+_FREE_OF_EC2 = (
+    ("vpc", "describe_vpcs", "Vpcs", "VpcId"),
+    ("security-group", "describe_security_groups", "SecurityGroups", "GroupId"),
+    ("key-pair", "describe_key_pairs", "KeyPairs", "KeyName"),
+    ("placement-group", "describe_placement_groups", "PlacementGroups", "GroupName"),
+)
+_RIGHTS = (
+    ("role", "list_roles", "get_role", "Role"),
+    ("profile", "list_instance_profiles", "get_instance_profile", "InstanceProfile"),
+)
+# As Pulumi names what infra.aws.node declares: NODE-role-0a1b2c3.
+_RIGHTS_NAME = re.compile(r"[a-z0-9-]+-(role|profile)-[0-9a-f]{7,}")
+# A sweep removes none of these: each may hold others, and none can run up a bill. The command does it by hand.
+REMOVED_BY_HAND = {
+    "vpc": "aws ec2 delete-vpc --vpc-id",
+    "security-group": "aws ec2 delete-security-group --group-id",
+    "key-pair": "aws ec2 delete-key-pair --key-name",
+    "placement-group": "aws ec2 delete-placement-group --group-name",
+    "role": "aws iam delete-role --role-name",
+    "profile": "aws iam delete-instance-profile --instance-profile-name",
+}
+
 
 @dataclass(frozen=True)
 class Leftover:
-    """Something that costs money.
+    """Something that costs money, or is free and in the way.
 
     Args:
-        kind: `instance`, `volume`, `address` or `upload`.
-        id: EC2's id; for an upload `bucket/key#upload-id`.
+        kind: `instance`, `volume`, `address` or `upload`, or one of REMOVED_BY_HAND, which are free.
+        id: EC2's id; the name of a key pair, placement group, role or profile; an upload's `bucket/key#upload-id`.
         stack, node, owner: as its tags say.
         belongs: `held` by its stack's state, `lost` by a stack that is known here, or of a stack `elsewhere`, which is
             not in this backend and may well hold it.
@@ -55,116 +80,125 @@ class Leftover:
 
 
 def find_leftovers(account: Account, stacks: Mapping[str, frozenset[str]]) -> list[Leftover]:
-    """Returns everything of Decamp's that costs money, what stacks hold included.
+    """Returns everything of Decamp's that costs money or stands in a way, what stacks hold included.
 
     Args:
         account: whose region is looked through.
         stacks: the stacks of this backend, each with the ids its state holds.
     """
-    found = [*_find_instances(account, stacks)]
-    found += _find_volumes(account, stacks, {one.id: one for one in found})
-    found += _find_addresses(account, stacks)
-    found += _find_uploads(account)
-    return found
+    search = _Search(account, stacks)
+    instances = list(search.find_instances())
+    found = [*instances, *search.find_volumes({one.id for one in instances})]
+    return [*found, *search.find_addresses(), *search.find_uploads(), *search.find_free(), *search.find_rights()]
 
 
-def _judge(resource_id: str, stack: str, stacks: Mapping[str, frozenset[str]]) -> str:
-    if stack not in stacks:
-        return ELSEWHERE
-    return HELD if resource_id in stacks[stack] else LOST
+class _Search:
+    """One look through an account's region, with what the stacks of this backend hold."""
 
+    def __init__(self, account: Account, stacks: Mapping[str, frozenset[str]]) -> None:
+        self._account, self._stacks = account, stacks
 
-def _find_instances(account: Account, stacks: Mapping[str, frozenset[str]]) -> Iterator[Leftover]:
-    prices: dict[str, float | None] = {}
-    with translated("instances"):
-        pages = account.ec2.get_paginator("describe_instances").paginate(Filters=make_filters())  # type: ignore[arg-type]  # plain mappings
-        told = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
-    for one in told:
-        if one["State"]["Name"] in _ENDED:
-            continue
-        kind, tags = str(one["InstanceType"]), read_tags(one.get("Tags"))
-        if kind not in prices:
-            price = find_on_demand(account, kind)
-            prices[kind] = price.per_hour if price else None
-        stopped = one["State"]["Name"] == "stopped"
-        contacted = "was in use" if CONTACTED in tags else "never contacted"
-        market = one.get("InstanceLifecycle", "on-demand")
-        yield Leftover(
-            kind="instance",
-            id=str(one["InstanceId"]),
-            stack=tags.get(STACK, ""),
-            node=tags.get(NODE, ""),
-            owner=tags.get(OWNER, ""),
-            belongs=_judge(str(one["InstanceId"]), tags.get(STACK, ""), stacks),
-            created_at=one["LaunchTime"],
-            price_per_hour=0.0 if stopped else prices[kind],
-            detail=f"{kind}, {market}, {one['State']['Name']}, {contacted}",
-        )
+    def _list(self, operation: str, key: str) -> list[Any]:
+        """Returns what one of EC2's listings has of the project's."""
+        ec2: Any = self._account.ec2
+        with translated(operation.removeprefix("describe_").replace("_", " ")):
+            if not ec2.can_paginate(operation):
+                return list(getattr(ec2, operation)(Filters=make_filters())[key])
+            return [one for page in ec2.get_paginator(operation).paginate(Filters=make_filters()) for one in page[key]]
 
+    def _make(self, kind: str, resource_id: str, tags: Mapping[str, str], price: float | None, **more: Any) -> Leftover:
+        stack = tags.get(STACK, "")
+        belongs = HELD if resource_id in self._stacks.get(stack, ()) else LOST
+        told = {
+            "stack": stack,
+            "node": tags.get(NODE, ""),
+            "owner": tags.get(OWNER, ""),
+            "belongs": belongs if stack in self._stacks else ELSEWHERE,
+            "created_at": None,
+            **more,
+        }
+        return Leftover(kind=kind, id=resource_id, price_per_hour=price, **told)
 
-def _find_volumes(
-    account: Account, stacks: Mapping[str, frozenset[str]], instances: Mapping[str, Leftover]
-) -> Iterator[Leftover]:
-    with translated("volumes"):
-        pages = account.ec2.get_paginator("describe_volumes").paginate(Filters=make_filters())  # type: ignore[arg-type]  # plain mappings
-        told = [volume for page in pages for volume in page["Volumes"]]
-    for volume in told:
-        attached = [str(one["InstanceId"]) for one in volume.get("Attachments", [])]
-        if any(instance in instances for instance in attached):
-            continue  # goes with its instance
-        tags, size_gib = read_tags(volume.get("Tags")), int(volume["Size"])
-        yield Leftover(
-            kind="volume",
-            id=str(volume["VolumeId"]),
-            stack=tags.get(STACK, ""),
-            node=tags.get(NODE, ""),
-            owner=tags.get(OWNER, ""),
-            belongs=_judge(str(volume["VolumeId"]), tags.get(STACK, ""), stacks),
-            created_at=volume["CreateTime"],
-            price_per_hour=size_gib * GP3_PER_GIB_MONTH / HOURS_PER_MONTH,
-            detail=f"{size_gib} GiB, {volume['State']}",
-        )
+    def find_instances(self) -> Iterator[Leftover]:
+        prices: dict[str, float | None] = {}
+        for one in (
+            one for reservation in self._list("describe_instances", "Reservations") for one in reservation["Instances"]
+        ):
+            state, kind, tags = one["State"]["Name"], str(one["InstanceType"]), read_tags(one.get("Tags"))
+            if state in _ENDED:
+                continue
+            if kind not in prices:
+                price = find_on_demand(self._account, kind)
+                prices[kind] = price.per_hour if price else None
+            contacted = "was in use" if CONTACTED in tags else "never contacted"
+            detail = f"{kind}, {one.get('InstanceLifecycle', 'on-demand')}, {state}, {contacted}"
+            per_hour = 0.0 if state == "stopped" else prices[kind]
+            yield self._make("instance", one["InstanceId"], tags, per_hour, created_at=one["LaunchTime"], detail=detail)
 
-
-def _find_addresses(account: Account, stacks: Mapping[str, frozenset[str]]) -> Iterator[Leftover]:
-    with translated("addresses"):
-        told = account.ec2.describe_addresses(Filters=make_filters())["Addresses"]  # type: ignore[arg-type]  # plain mappings
-    for address in told:
-        tags = read_tags(address.get("Tags"))
-        yield Leftover(
-            kind="address",
-            id=str(address["AllocationId"]),
-            stack=tags.get(STACK, ""),
-            node=tags.get(NODE, ""),
-            owner=tags.get(OWNER, ""),
-            belongs=_judge(str(address["AllocationId"]), tags.get(STACK, ""), stacks),
-            created_at=None,
-            price_per_hour=PUBLIC_IPV4_PER_HOUR,
-            detail=f"{address['PublicIp']}, {'in use' if address.get('AssociationId') else 'idle'}",
-        )
-
-
-def _find_uploads(account: Account) -> Iterator[Leftover]:
-    for bucket, tags in _find_buckets(account):
-        with translated(f"s3://{bucket}"):
-            pages = account.s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket)
-            told = [upload for page in pages for upload in page.get("Uploads", [])]
-        for upload in told:
-            with translated(f"s3://{bucket}/{upload['Key']}"):
-                parts = account.s3.list_parts(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
-            size_bytes = sum(int(part["Size"]) for part in parts.get("Parts", []))
-            yield Leftover(
-                kind="upload",
-                id=f"{bucket}/{upload['Key']}#{upload['UploadId']}",
-                stack=tags.get(STACK, ""),
-                node="",
-                owner=tags.get(OWNER, ""),
-                # No state holds an upload. One that is young may be an evacuation's that runs now.
-                belongs=LOST,
-                created_at=upload["Initiated"],
-                price_per_hour=size_bytes / 2**30 * _S3_PER_GIB_MONTH / HOURS_PER_MONTH,
-                detail=f"{size_bytes:,} bytes in the first {len(parts.get('Parts', []))} parts",
+    def find_volumes(self, instance_ids: Collection[str]) -> Iterator[Leftover]:
+        for one in self._list("describe_volumes", "Volumes"):
+            if any(attached["InstanceId"] in instance_ids for attached in one.get("Attachments", [])):
+                continue  # goes with its instance
+            size_gib = int(one["Size"])
+            yield self._make(
+                "volume",
+                one["VolumeId"],
+                read_tags(one.get("Tags")),
+                size_gib * GP3_PER_GIB_MONTH / HOURS_PER_MONTH,
+                created_at=one["CreateTime"],
+                detail=f"{size_gib} GiB, {one['State']}",
             )
+
+    def find_addresses(self) -> Iterator[Leftover]:
+        for one in self._list("describe_addresses", "Addresses"):
+            detail = f"{one['PublicIp']}, {'in use' if one.get('AssociationId') else 'idle'}"
+            yield self._make(
+                "address", one["AllocationId"], read_tags(one.get("Tags")), PUBLIC_IPV4_PER_HOUR, detail=detail
+            )
+
+    def find_uploads(self) -> Iterator[Leftover]:
+        s3 = self._account.s3
+        for bucket, tags in _find_buckets(self._account):
+            with translated(f"s3://{bucket}"):
+                pages = s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket)
+                told = [upload for page in pages for upload in page.get("Uploads", [])]
+            for upload in told:
+                with translated(f"s3://{bucket}/{upload['Key']}"):
+                    parts = s3.list_parts(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]).get(
+                        "Parts", []
+                    )
+                size_bytes = sum(int(part["Size"]) for part in parts)
+                yield self._make(
+                    "upload",
+                    f"{bucket}/{upload['Key']}#{upload['UploadId']}",
+                    tags,
+                    size_bytes / 2**30 * _S3_PER_GIB_MONTH / HOURS_PER_MONTH,
+                    node="",
+                    # No state holds an upload. One that is young may be an evacuation's that runs now.
+                    belongs=LOST,
+                    created_at=upload["Initiated"],
+                    detail=f"{size_bytes:,} bytes in the first {len(parts)} parts",
+                )
+
+    def find_free(self) -> Iterator[Leftover]:
+        for kind, operation, key, name in _FREE_OF_EC2:
+            for one in self._list(operation, key):
+                detail = str(one.get("CidrBlock") or one.get("GroupName") or one.get("KeyPairId") or "")
+                yield self._make(kind, one[name], read_tags(one.get("Tags")), 0.0, detail=detail)
+
+    def find_rights(self) -> Iterator[Leftover]:
+        """Finds roles and instance profiles. IAM lists them without tags, so those named like a node's are read."""
+        iam = self._account.connect("iam")
+        for kind, listing, reading, key in _RIGHTS:
+            with translated(f"IAM: {kind}s"):
+                pages = iam.get_paginator(listing).paginate()
+                told = [one for page in pages for one in page[f"{key}s"] if _RIGHTS_NAME.fullmatch(one[f"{key}Name"])]
+            for one in told:
+                name = str(one[f"{key}Name"])
+                with translated(f"IAM: {name}"):
+                    tags = read_tags(getattr(iam, reading)(**{f"{key}Name": name})[key].get("Tags"))
+                if tags.get(PROJECT) == PROJECT_NAME:
+                    yield self._make(kind, name, tags, 0.0, created_at=one["CreateDate"], detail="IAM")
 
 
 def _find_buckets(account: Account) -> Iterator[tuple[str, dict[str, str]]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from decamp.aws.account import Account, translated
-from decamp.aws.instance_types import InstanceType, describe_type, find_quota
+from decamp.aws.instance_types import InstanceType, count_vcpus, describe_type, find_quota
 from decamp.aws.reservations import Reservation, check_reservation, format_instant, read_reservation
 from decamp.aws.tags import NODE, make_filters, read_tags
 from decamp.errors import BadInput, DecampError
@@ -96,6 +96,7 @@ def _complete(
             price_per_hour=None if price is None else round(price, 4),
             # Whichever comes first: nothing lives longer than its block.
             deadline=min((text for text in (node.deadline, end) if text), key=_as_instant, default=""),
+            purchase=settings.purchase.option,
         )
         for node in config.nodes
     )
@@ -139,7 +140,10 @@ def find_unheld(alive: Sequence[tuple[str, str]], held: Held, stack: str) -> lis
 
 
 def check_quota(account: Account, settings: AwsSettings, kind: InstanceType, new_nodes: int) -> list[BadInput]:
-    """Returns the quota that is too small for the new nodes alone; what others use of it only EC2 knows."""
+    """Returns the quota that has too few vCPUs left for the new nodes, counting what runs in the region already.
+
+    What else takes of it, such as an unused reservation, only EC2 knows, and says when an instance starts.
+    """
     quota = find_quota(settings.instance_type, settings.purchase.option)
     if quota is None:
         return []
@@ -149,15 +153,16 @@ def check_quota(account: Account, settings: AwsSettings, kind: InstanceType, new
     except DecampError:
         return []  # no permission to ask: EC2 itself will say
     allowed, needed = int(told["Quota"]["Value"]), kind.vcpus * new_nodes
-    if needed <= allowed:
+    used = count_vcpus(account, quota)
+    if used + needed <= allowed:
         return []
     return [
         BadInput(
             "decamp:nodes",
             f'the account\'s quota "{quota.name}" is too small in {account.region}',
             expected=f"{needed} vCPUs for {new_nodes} x {settings.instance_type}",
-            found=str(allowed),
+            found=f"{max(0, allowed - used)} left: {allowed} allowed, {used} in use by running instances",
             run=f"aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {quota.code}"
-            f" --desired-value {needed} --region {account.region}",
+            f" --desired-value {used + needed} --region {account.region}",
         )
     ]

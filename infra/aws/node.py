@@ -10,6 +10,7 @@ import pulumi
 import pulumi_aws as aws
 
 from decamp.aws.instance_types import Interface, get_efa_interfaces
+from decamp.stack import NodeRecord
 from infra.aws.failures import make_failure_hook
 from infra.aws.first_contact import FirstContact
 from infra.aws.network import Network
@@ -17,7 +18,7 @@ from infra.aws.origin import Origin
 from infra.aws.permissions import ASSUME_BY_EC2, make_node_policy
 from infra.aws.settings import AwsSettings
 from infra.aws.termination import Termination
-from infra.config import NodeConfig, StackConfig
+from infra.config import StackConfig
 from infra.nodes import Node
 
 # What is agreed to change of a running instance; everything else is another machine, and the guard is asked.
@@ -39,7 +40,7 @@ class AwsNode(pulumi.ComponentResource):
 
     def __init__(
         self,
-        config: NodeConfig,
+        config: NodeRecord,
         stack: StackConfig,
         *,
         network: Network,
@@ -187,8 +188,10 @@ class AwsNode(pulumi.ComponentResource):
                 throughput=_ROOT_VOLUME_THROUGHPUT_MIB_S,
                 encrypted=True,
                 delete_on_termination=True,
-                tags=self._tags,
             ),
+            # Given with the launch. Tags of the disk's own arguments would come in a second call, after which a killed
+            # up leaves an untagged disk, and which no policy can allow for tagged things alone.
+            volume_tags=self._tags,
             instance_market_options=make_market_options(settings),
             capacity_reservation_specification=make_reservation(settings),
             # A one-time spot instance cannot be stopped, so EC2 takes no such wish for it.

@@ -31,7 +31,7 @@ class Cloud:
 
     Args:
         faults: EC2 action to error code and message; the action is refused with it.
-        reservations, offerings: as EC2 describes them, in its XML names.
+        reservations, offerings, placement_groups: as EC2 describes them, in its XML names.
         quotas: quota code to vCPUs; a code that is not here is refused as unknown.
         prices: instance type to dollars an hour; None refuses the price API.
         bought: offering ids, in the order of their purchase.
@@ -43,6 +43,7 @@ class Cloud:
     faults: dict[str, tuple[str, str]] = field(default_factory=dict)
     reservations: list[dict[str, Any]] = field(default_factory=list)
     offerings: list[dict[str, Any]] = field(default_factory=list)
+    placement_groups: list[dict[str, Any]] = field(default_factory=list)
     quotas: dict[str, int] = field(default_factory=dict)
     prices: dict[str, float] | None = None
     image: str = "ami-0123456789abcdef0"
@@ -150,6 +151,8 @@ class _Front:
                 and one["capacityBlockDurationHours"] == int(asked["CapacityDurationHours"])
             ]
             return _tell(action, {"capacityBlockOfferingSet": fits})
+        if action == "DescribePlacementGroups":
+            return _tell(action, {"placementGroupSet": cloud.placement_groups})
         if action == "PurchaseCapacityBlock":
             cloud.bought.append(asked["CapacityBlockOfferingId"])
             (offer,) = [one for one in cloud.offerings if one["capacityBlockOfferingId"] == cloud.bought[-1]]

@@ -11,7 +11,7 @@ import yaml
 from botocore.exceptions import ClientError
 
 from decamp.rehearsal import addresses, host
-from tests.aws_provider.kinds import Clients, Kind, Properties, from_pairs, retag, specify_tags, to_boto, to_pairs
+from tests.aws_provider.kinds import Clients, Kind, Properties, from_pairs, retag, specify_tags, to_boto
 
 _PLACE = "stand-in:address"
 _GONE = ("terminated", "shutting-down")
@@ -29,10 +29,12 @@ def run_instance(clients: Clients, properties: Properties) -> tuple[str, Propert
         "UserData": properties["userData"],
         "Placement": {"AvailabilityZone": properties["availabilityZone"]},
         "MetadataOptions": to_boto(properties["metadataOptions"]),
-        "TagSpecifications": specify_tags("instance", properties),
+        "TagSpecifications": [
+            *specify_tags("instance", properties),
+            *specify_tags("volume", {"tags": properties.get("volumeTags")}),
+        ],
+        "BlockDeviceMappings": [{"DeviceName": "/dev/sda1", "Ebs": to_boto(properties["rootBlockDevice"])}],
     }
-    disk = to_boto({key: value for key, value in properties["rootBlockDevice"].items() if key != "tags"})
-    wanted["BlockDeviceMappings"] = [{"DeviceName": "/dev/sda1", "Ebs": disk}]
     if properties.get("launchTemplate"):
         wanted["LaunchTemplate"] = {
             "LaunchTemplateId": properties["launchTemplate"]["id"],
@@ -50,9 +52,6 @@ def run_instance(clients: Clients, properties: Properties) -> tuple[str, Propert
     if properties.get("instanceInitiatedShutdownBehavior"):
         wanted["InstanceInitiatedShutdownBehavior"] = properties["instanceInitiatedShutdownBehavior"]
     (instance,) = ec2.run_instances(**wanted)["Instances"]
-    # A disk has the tags that its own arguments say.
-    for volume in _find_volumes(ec2, instance["InstanceId"]):
-        ec2.create_tags(Resources=[volume], Tags=to_pairs(properties["rootBlockDevice"].get("tags")))
     (interface, *_others) = instance["NetworkInterfaces"]
     return instance["InstanceId"], {
         "primaryNetworkInterfaceId": interface["NetworkInterfaceId"],
@@ -95,6 +94,8 @@ def read_instance(clients: Clients, instance_id: str, _held: Properties) -> Prop
 def update_instance(clients: Clients, instance_id: str, olds: Properties, news: Properties) -> None:
     retag(clients, instance_id, olds, news)
     ec2 = clients.connect("ec2")
+    for volume in _find_volumes(ec2, instance_id):
+        retag(clients, volume, {"tags": olds.get("volumeTags")}, {"tags": news.get("volumeTags")})
     if news.get("metadataOptions") != olds.get("metadataOptions"):
         ec2.modify_instance_metadata_options(InstanceId=instance_id, **to_boto(news["metadataOptions"]))
     behavior = news.get("instanceInitiatedShutdownBehavior")

@@ -193,8 +193,9 @@ def _delete_rights(clients: Clients, _id: str, held: Properties) -> None:
 
 
 def _create_profile(clients: Clients, properties: Properties) -> tuple[str, Properties]:
-    name, iam = f"{properties['role']}-profile", clients.connect("iam")
-    iam.create_instance_profile(InstanceProfileName=name)
+    name = f"{properties['__name']}-{hashlib.sha256(properties['role'].encode()).hexdigest()[:7]}"
+    iam = clients.connect("iam")
+    iam.create_instance_profile(InstanceProfileName=name, Tags=to_pairs(properties.get("tags")))
     iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=properties["role"])
     return name, {"name": name}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 from decamp.rehearsal.host import generate_key_pair
 from infra.aws.settings import Found
 from infra.config import StackConfig
-from infra.nodes import declare_nodes
-from infra.store import declare_store
-from infra.teardown_guard import guard_node, guard_stack
+from tests.infra import declaration
 from tests.infra.declaration import HOST_KEY, MACHINE_ID, Declared, Recorder
 from tests.infra.test_config import parse
 
@@ -80,24 +77,4 @@ def declare(
     """Declares a stack of these settings and returns all that it asked for."""
     found = changes.pop("found", FOUND)
     config = complete(parse(settings_of(make_key(tmp_path), aws, **changes)), found)
-    declared = Declared()
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    pulumi.runtime.set_mocks(AwsRecorder(declared), project="decamp", stack="test", preview=False)
-    monitor = pulumi.runtime.settings.get_monitor()
-    register = monitor.RegisterResource
-
-    def record(request: Any) -> Any:
-        declared.requests[request.name] = request
-        return register(request)
-
-    monkeypatch.setattr(monitor, "RegisterResource", record)
-
-    @pulumi.runtime.test
-    def program() -> Any:
-        store = declare_store(config)
-        nodes = declare_nodes(config, store)
-        guards = [guard_node(node, config, store.resources) for node in nodes]
-        return guard_stack(guards, store.resources).urn
-
-    program()
-    return declared
+    return declaration.declare(monkeypatch, config, AwsRecorder)

@@ -1,48 +1,39 @@
-"""The program declared against Pulumi's mocks, without an engine and without a node."""
+"""The program declared against Pulumi's mocks, and an AWS without anything in it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-import pulumi
 import pytest
 
 from infra.config import StackConfig
-from infra.configuration import configure_nodes
-from infra.nodes import declare_nodes
-from infra.store import Store
-from infra.teardown_guard import guard_node, guard_stack
-from tests.infra.declaration import Declared, Recorder
+from tests.infra.declaration import Declared, declare
+
+if TYPE_CHECKING:
+    from tests.aws_provider.cloud import Cloud, Server
+
+
+@pytest.fixture(name="declare")
+def provide_declare(monkeypatch: pytest.MonkeyPatch) -> Callable[[StackConfig], Declared]:
+    """Declares a stack and returns all that it asked for."""
+    return lambda config: declare(monkeypatch, config)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    from tests.aws_provider.cloud import Cloud, Server  # slow to load, and few tests here need it
+
+    running = Server(Cloud())
+    yield running
+    running.stop()
 
 
 @pytest.fixture
-def declare(monkeypatch: pytest.MonkeyPatch) -> Callable[[StackConfig], Declared]:
-    """Declares a stack and returns all that it asked for."""
-
-    def run(config: StackConfig) -> Declared:
-        declared = Declared()
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        pulumi.runtime.set_mocks(Recorder(declared), project="decamp", stack="test", preview=False)
-        monitor = pulumi.runtime.settings.get_monitor()
-        register = monitor.RegisterResource
-
-        def record(request: Any) -> Any:
-            declared.requests[request.name] = request
-            return register(request)
-
-        monkeypatch.setattr(monitor, "RegisterResource", record)
-
-        @pulumi.runtime.test
-        def program() -> Any:
-            store = Store(config)
-            nodes = declare_nodes(config, store)
-            guards = [guard_node(node, config, store.resources) for node in nodes]
-            configured = [configure_nodes(nodes, config, store, guards)] if config.configure else []
-            return guard_stack(guards, [*store.resources, *configured]).urn
-
-        program()
-        return declared
-
-    return run
+def cloud(server: Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """An AWS without anything in it, which boto3 finds in place of the real one."""
+    made = server.cloud
+    made.reset()
+    for name, value in made.environment().items():
+        monkeypatch.setenv(name, value)
+    return made

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
+import pytest
+
+from infra.config import StackConfig
+from infra.configuration import configure_nodes
+from infra.nodes import declare_nodes
+from infra.store import declare_store
+from infra.teardown_guard import guard_node, guard_stack
 
 MACHINE_ID = "0123456789abcdef0123456789abcdef"
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGbM9YyIHtR2bZ2nPrQyqvWWNzx0mFrFsRk0n0yS2v7x"
@@ -44,6 +52,32 @@ class Recorder(pulumi.runtime.Mocks):
 
     def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
         raise AssertionError(f"no target asks a provider anything: {args.token}")
+
+
+def declare(monkeypatch: pytest.MonkeyPatch, config: StackConfig, kind: type[Recorder] = Recorder) -> Declared:
+    """Declares a stack of these settings as the program does, and returns all that it asked for."""
+    declared = Declared()
+    asyncio.set_event_loop(asyncio.new_event_loop())
+    pulumi.runtime.set_mocks(kind(declared), project="decamp", stack="test", preview=False)
+    monitor = pulumi.runtime.settings.get_monitor()
+    register = monitor.RegisterResource
+
+    def record(request: Any) -> Any:
+        declared.requests[request.name] = request
+        return register(request)
+
+    monkeypatch.setattr(monitor, "RegisterResource", record)
+
+    @pulumi.runtime.test
+    def program() -> Any:
+        store = declare_store(config)
+        nodes = declare_nodes(config, store)
+        guards = [guard_node(node, config, store.resources) for node in nodes]
+        configured = [configure_nodes(nodes, config, store, guards)] if config.configure else []
+        return guard_stack(guards, [*store.resources, *configured]).urn
+
+    program()
+    return declared
 
 
 def find_types(declared: Declared) -> Mapping[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -17,29 +17,12 @@ from infra.aws.places import ask_address
 from infra.aws.preparation import ask_vanished
 from infra.aws.state import Held
 from infra.config import ConfigRefused, parse_config
-from tests.aws_provider.cloud import Cloud, Server, make_reservation
+from tests.aws_provider.cloud import Cloud, make_reservation
 from tests.infra.aws_declaration import make_key, settings_of
 from tests.infra.test_config import parse
 
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=timezone.utc)
 BLOCK = "cr-0123456789abcdef0"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    running = Server(Cloud())
-    yield running
-    running.stop()
-
-
-@pytest.fixture
-def cloud(server: Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
-    """An AWS without anything in it, which boto3 finds in place of the real one."""
-    made = server.cloud
-    made.reset()
-    for name, value in made.environment().items():
-        monkeypatch.setenv(name, value)
-    return made
 
 
 @pytest.fixture
@@ -75,7 +58,11 @@ def test_account_completes_the_settings(ask: Callable[..., Examined], cloud: Clo
     assert (facts.account_id, facts.zone, facts.ssh_from) == ("123456789012", "us-east-1b", ("203.0.113.7/32",))
     assert facts.declare_bucket and facts.gpu == "1x L4"
     (node,) = examined.config.nodes
-    assert node.gpu == "1x L4" and node.price_per_hour == pytest.approx(0.9 + 500 * 0.08 / 730 + 0.005, abs=1e-3)
+    assert (
+        node.purchase == "on_demand"
+        and node.gpu == "1x L4"
+        and node.price_per_hour == pytest.approx(0.9 + 500 * 0.08 / 730 + 0.005, abs=1e-3)
+    )
     assert examined.vanished == ("b200-1",)
 
 
@@ -276,9 +263,37 @@ def test_quota_that_is_too_small_is_known_before(ask: Callable[..., Examined], c
     cloud.quotas = {"L-DB2E81BA": 0}
     (problem,) = refusals(ask)
     assert problem.startswith('decamp:nodes: the account\'s quota "Running On-Demand G and VT instances" is too small')
-    assert "expected 4 vCPUs for 1 x g6.xlarge, found 0" in problem and "--quota-code L-DB2E81BA" in problem
+    assert "expected 4 vCPUs for 1 x g6.xlarge, found 0 left: 0 allowed, 0 in use" in problem
+    assert "--quota-code L-DB2E81BA --desired-value 4 --region us-east-1" in problem
     cloud.quotas = {"L-DB2E81BA": 4}
     assert ask()
+
+
+def test_quota_counts_what_runs_of_the_family_and_on_the_market(ask: Callable[..., Examined], cloud: Cloud) -> None:
+    cloud.quotas = {"L-DB2E81BA": 12, "L-3819A6DF": 4}
+    ec2 = cloud.connect("ec2")
+
+    def run(kind: str, **more: Any) -> str:
+        told = ec2.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1, InstanceType=kind, **more)
+        return str(told["Instances"][0]["InstanceId"])
+
+    colleague = run("g5.2xlarge")  # 8 vCPUs of the same quota, whoever started them
+    run("m5.4xlarge")  # another family
+    run("g6.xlarge", InstanceMarketOptions={"MarketType": "spot"})  # another market
+    assert ask()
+    run("g4dn.xlarge")
+    (problem,) = refusals(ask)
+    assert "found 0 left: 12 allowed, 12 in use by running instances" in problem and "--desired-value 16 " in problem
+    (problem,) = refusals(ask, {"purchase": {"option": "spot"}})
+    assert "found 0 left: 4 allowed, 4 in use" in problem and "--quota-code L-3819A6DF" in problem
+    ec2.stop_instances(InstanceIds=[colleague])
+    assert ask()
+
+
+def test_node_that_runs_already_needs_no_room_in_the_quota(ask: Callable[..., Examined], cloud: Cloud) -> None:
+    cloud.quotas = {"L-DB2E81BA": 0}
+    instance = start_instance(cloud, "b200-1")
+    assert ask(held=Held(instance_ids=frozenset({instance}))).vanished == ()
 
 
 def test_operators_address_is_found_or_asked_for(ask: Callable[..., Examined]) -> None:
