@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import decamp
-from decamp.entries import entry_line
+from decamp.entries import line_encoder
 from decamp.index import Index, ObjectRecord
 from decamp.packs import PACK_PREFIX
 from decamp.rules import Rule
@@ -140,8 +140,9 @@ def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rul
     """Stores entries.jsonl, objects.jsonl, the manifest, fetch.txt and bag-info.txt as the index has them now."""
 
     def entries(write: Callable[[bytes], object]) -> None:
+        encode = line_encoder(rules)
         for entry in index.entries():
-            write(entry_line(entry, rules))
+            write(encode(entry))
 
     payload_bytes = payload_count = 0
     fetched: list[ObjectRecord] = []

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from decamp.entries import Entry, Kind, State, encode_checks, entry_line, parse_entry, plain_path, shown, sort_key
+from decamp.entries import (
+    Entry,
+    Kind,
+    State,
+    encode_checks,
+    entry_document,
+    entry_line,
+    parse_entry,
+    plain_path,
+    shown,
+    sort_key,
+)  # fmt: skip
 from decamp.rules import Rule
 from tests.unit.entry_samples import make_entry
 
@@ -52,13 +63,19 @@ def entries(draw: st.DrawFn) -> Entry:
 
 @given(entries())
 @example(make_entry(b'/\xff\xfe\n"\\ \t\x01\xe2\x80\xa8', mtime_ns=-(1 << 66)))
+@example(make_entry(b'/w/\xc3\xbc\n"\\ \t\x01\xe2\x80\xa8', b"packed", offset=512, uid=1, gid=2, nlink=3, ctime_ns=4))
+@example(make_entry(b"/w/packed", b"", offset=0, rule=0, tier=1, mode=0o7777, mtime_ns=-(1 << 66)))
+@example(make_entry(b"/w/packed", b"x", offset=5, rule=1, tier=1, state=State.GONE))
+@example(make_entry(b"/w/\xff", b"packed", offset=512, uid=1, gid=2, nlink=3, ctime_ns=4))
 @settings(max_examples=150, deadline=None)
 def test_a_line_gives_the_entry_back(entry: Entry) -> None:
     line = entry_line(entry, RULES)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert parse_entry(line, NUMBERS) == entry
-    json.loads(line.decode("utf-8"))
+    document = entry_document(entry, RULES)
+    assert json.loads(line.decode("utf-8")) == document
+    assert list(json.loads(line)) == list(document)
 
 
 def test_a_line_is_readable_for_anybody() -> None:
