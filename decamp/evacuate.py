@@ -14,6 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from decamp.agreement import Agreement, agree
@@ -40,6 +41,7 @@ from decamp.state_directory import index_path, lock_index
 from decamp.store.client import Store
 from decamp.store.failures import StoreUnreachable
 from decamp.store.probe import StoreTraits, probe_store
+from decamp.system_record import record_system
 
 ROUNDS = 5
 _TICK_S = 0.025  # longer than the tick that kernels stamp files with (10 ms at 100 Hz)
@@ -73,6 +75,8 @@ class Evacuation:
         self._standing: list[Finding] = []
         self._writers: dict[Finding, None] = {}
         self._index: Index
+        self._side = ThreadPoolExecutor(1, "system")
+        self._system: Future[dict[str, bytes]] = Future()
         self.outcome = Outcome(store.location.node, store.location.url)
 
     def run(self) -> Outcome:
@@ -252,6 +256,7 @@ class Evacuation:
 
     def _copy_and_prove(self, census: Census) -> None:
         outcome, index = self.outcome, self._index
+        self._system = self._side.submit(record_system)  # other programs' work: it is done while we copy
         with self._phase("probe"):
             traits = self._known_traits()
             index.set_fact(PROGRESS_FACT, self._identity.machine_id + ":")
@@ -311,6 +316,7 @@ class Evacuation:
             self.outcome,
             self._read_back,
             self._started_at,
+            self._system,
         )
 
     def _copy_round(self, copier: Copier) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from decamp.entries import Entry, plain_path
 
 PACK_PREFIX = "data/.packs/"
-PACK_TARGET_BYTES = 16 << 20
+PACK_TARGET_BYTES = 8 << 20  # enough for few requests, and little to wait for when the last one is sent
 PACKED_FILE_LIMIT_BYTES = 1 << 20  # files up to this size travel in packs, where there are many of them
 _BLOCK = tarfile.BLOCKSIZE
 END_OF_ARCHIVE = bytes(2 * _BLOCK)

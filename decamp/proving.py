@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,6 @@ from decamp.report import check_summary, left_behind, render_report
 from decamp.spec import Spec
 from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
-from decamp.system_record import record_system
 from decamp.transfer import read_digest
 
 TAGS_FACT = "tags"
@@ -43,6 +43,7 @@ class Proving:
         outcome: gets reasons and, at the end, the receipt.
         read_back: read every object back, whatever the store attests.
         started_at: RFC 3339.
+        system: the record of the node's system, in the making or made.
     """
 
     spec: Spec
@@ -55,6 +56,7 @@ class Proving:
     outcome: Outcome
     read_back: bool
     started_at: str
+    system: Future[dict[str, bytes]]
 
     def prove(
         self, census: Census, standing: list[Finding], unreadable: dict[bytes, Finding], traits: StoreTraits
@@ -101,8 +103,7 @@ class Proving:
     def write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str]:
         """Stores the tag files of the bag as the index has it now; returns them and the tag manifest's SHA-256."""
         tags = TagFiles(self.store, self.index.path, traits.checks_puts and traits.checks_parts and not self.read_back)
-        for name, content in record_system().items():
-            tags.put(SYSTEM + name, content)
+        tags.put_all({SYSTEM + name: content for name, content in self.system.result().items()})
         write_tag_files(tags, self.index, self.store, self.spec.rules, self.identity.machine_id)
         tags.put(REPORT, render_report(self.outcome, self.index, self.spec, self.identity))
         digest = write_tag_manifest(tags)

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 START_TIMEOUT_S = 60.0
+HELPERS_END_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,7 @@ class Engine:
         seconds = time.monotonic() - self._started
         with self._lock:
             pid, self._pid = self._pid, 0
-        left_behind = True
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            left_behind = False
+        left_behind = self._clear_away(pid)
         return Outcome(
             os.waitstatus_to_exitcode(answer["status"]),
             self._stdout.read_text(errors="surrogateescape"),
@@ -149,6 +146,19 @@ class Engine:
             hung,
             left_behind,
         )
+
+    @staticmethod
+    def _clear_away(group: int) -> bool:
+        """Ends what is left of a run; says whether anything did not end by itself, as helpers of a killed one do."""
+        limit = time.monotonic() + HELPERS_END_S
+        try:
+            while time.monotonic() < limit:
+                os.killpg(group, 0)
+                time.sleep(0.005)
+            os.killpg(group, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def run(
         self,

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from decamp.packs import PACK_TARGET_BYTES
 from tests.faults.exchange import Request, Response
 from tests.faults.proxy import FaultProxy, Schedule
 from tests.faults.store_faults import Fault, Forward
 from tests.system.engine_node import EngineNode, judge
 
 MEBIBYTE = os.urandom(1 << 20)
-PACKS = {f"{number:03d}": MEBIBYTE[number:][: 128 << 10] for number in range(480)}  # 60 MiB: 3 full packs and a part
+PACKS = {f"{number:03d}": MEBIBYTE[number:][: 128 << 10] for number in range(480)}  # 60 MiB: 7 full packs and a part
 SETTLE_S = 1.0
 
 
@@ -77,8 +78,8 @@ def test_a_run_that_ended_among_packs_goes_on(node: EngineNode, proxy: FaultProx
     assert "decamp/receipt.json" not in node.listing()
     document = node.evacuate_safely()
     total = sum(map(len, PACKS.values()))
-    assert document["tiers"]["irreplaceable"]["sent_bytes"] <= total - (2 * 16 << 20) + (1 << 20)
-    assert len(served(proxy, "PutObject", ".packs/")) == 2
+    assert document["tiers"]["irreplaceable"]["sent_bytes"] <= total - 2 * PACK_TARGET_BYTES + (1 << 20)
+    assert len(served(proxy, "PutObject", ".packs/")) == 6
     assert node.verify("--read-back").code == 0
     node.restores_to_the_same()
 
