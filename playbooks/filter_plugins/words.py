@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from decamp.deadline import deadline_words, duration_words
+
+sys.path.pop(0)
 
 TIERS = ("irreplaceable", "useful", "garbage")
 
@@ -19,30 +25,16 @@ def size_words(size_bytes: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def duration_words(seconds: float) -> str:
-    """Returns 93784 as `1 d 2 h 3 min`, and less than two minutes in seconds."""
-    whole = int(abs(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    parts = [(days, "d"), (hours, "h"), (minutes, "min")]
-    return " ".join(f"{value} {unit}" for value, unit in parts if value) or "0 min"
-
-
-def deadline_words(deadline: str | None) -> str:
-    """Returns what a node's deadline (RFC 3339) means now; an unreadable one says so rather than hide."""
-    if not deadline:
-        return "no deadline"
-    try:
-        end = datetime.fromisoformat(deadline.replace("Z", "+00:00"))
-    except ValueError:
-        return f"deadline {deadline!r} cannot be read: expected RFC 3339"
-    if end.tzinfo is None:
-        end = end.replace(tzinfo=timezone.utc)
-    left_s = (end - datetime.now(timezone.utc)).total_seconds()
-    if left_s <= 0:
-        return f"DEADLINE PASSED {duration_words(left_s)} ago ({deadline})"
-    return f"{duration_words(left_s)} left until {deadline}"
+def spot_words(spot: dict[str, Any]) -> str:
+    """Returns what the fact `spot_notice_found` means for somebody who wants to keep what is on the node."""
+    state = spot.get("state")
+    if state == "notice":
+        return f"SPOT: EC2 is taking it back ({spot.get('action') or 'interrupt'}): {deadline_words(spot.get('time'))}"
+    if state == "rebalance":
+        return f"SPOT: EC2 recommends to leave since {spot.get('since') or 'now'}: notice may come any minute"
+    if state == "none":
+        return "spot: no notice from EC2"
+    return f"spot: unknown whether EC2 is taking it back ({spot.get('why') or 'no answer'})"
 
 
 def reason_words(reason: Any) -> str:
@@ -85,5 +77,8 @@ class FilterModule:
     """The filters by the names that playbooks use."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
-        words = (size_words, duration_words, deadline_words, reason_words, holder_words, evacuation_table)
+        words = (
+            *(size_words, duration_words, deadline_words, spot_words, reason_words, holder_words),
+            evacuation_table,
+        )
         return {word.__name__: word for word in words}

@@ -32,10 +32,13 @@ def look_at_units(units: list[str]) -> list[str]:
         told = dict(
             line.split("=", 1)
             for line in run(
-                "systemctl", "show", unit, "-p", "ActiveState,SubState,NRestarts,StateChangeTimestamp"
+                "systemctl", "show", unit, "-p", "LoadState,ActiveState,SubState,NRestarts,StateChangeTimestamp"
             ).splitlines()
             if "=" in line
         )
+        if told.get("LoadState") in (None, "not-found"):
+            lines.append(f"{unit}: not installed")
+            continue
         state = f"{told.get('ActiveState')} ({told.get('SubState')})"
         lines.append(
             f"{unit}: {state} since {told.get('StateChangeTimestamp') or 'never'}, restarts {told.get('NRestarts')}"
