@@ -6,16 +6,18 @@ told about a test. As on a real machine, the driver that is "loaded" is the one 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,24 @@ class Played:
         missing = [part for part in parts if part not in text]
         assert not missing, f"not in the output: {missing}\n{self.output}"
 
+    def tell(self, name: str) -> str:
+        """Gives what `GpuHost.play_steps` with `rescued` says of a step."""
+        found = re.search(rf"step {re.escape(name)}: (.*?)(?=TASK \[|PLAY RECAP)", " ".join(self.output.split()))
+        assert found, f"no step {name} in\n{self.output}"
+        return found[1]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A role, or a part of it, with variables of its own."""
+
+    role: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    tasks_from: str = "main"
+
+    def as_task(self) -> dict[str, Any]:
+        return {"include_role": {"name": self.role, "tasks_from": self.tasks_from}, "vars": dict(self.variables)}
+
 
 @dataclass(frozen=True)
 class GpuHost:
@@ -129,7 +149,23 @@ class GpuHost:
         quoted = shlex.quote(str(path))
         self.run(f"mkdir -p $(dirname {quoted}) && cat > {quoted} && chmod {mode} {quoted}", stdin=content)
 
-    def play(self, *roles: str, check: bool = False, tags: str = "", **variables: Any) -> Played:
+    def copy(self, directory: str, files: Mapping[str, bytes]) -> None:
+        """Puts files below a directory of the host."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size, entry.mode = len(content), 0o644
+                archive.addfile(entry, io.BytesIO(content))
+        quoted = shlex.quote(directory)
+        subprocess.run(
+            ["ssh", *self.ssh_options, f"root@{self.address}", f"mkdir -p {quoted} && tar -C {quoted} -x"],
+            input=packed.getvalue(), check=True, timeout=60,
+        )  # fmt: skip
+
+    def play(
+        self, *roles: str, check: bool = False, tags: str = "", arguments: Sequence[str] = (), **variables: Any
+    ) -> Played:
         """Runs roles on the host as a playbook of their own would, without gathered facts.
 
         The host is a container, so its looks count only where it is told that they do.
@@ -141,10 +177,7 @@ class GpuHost:
         inventory = {"all": {"hosts": {"node": {
             "ansible_host": self.address, "ansible_user": "root", "ansible_python_interpreter": "/usr/bin/python3",
             "ansible_ssh_private_key_file": str(self.private_key),
-            "ansible_ssh_common_args": shlex.join([
-                *self.ssh_options, "-o", "ControlMaster=auto", "-o", "ControlPersist=30",
-                "-o", f"ControlPath={self.directory}/cm",
-            ]),
+            "ansible_ssh_common_args": shlex.join(self.ssh_options),
         }}}}  # fmt: skip
         (self.directory / "inventory.json").write_text(json.dumps(inventory))
         command = [
@@ -152,7 +185,9 @@ class GpuHost:
             "-i",
             str(self.directory / "inventory.json"),
         ]
-        command += ["--check"] * check + (["--tags", tags] if tags else []) + [str(self.directory / "play.yml")]
+        command += (
+            ["--check"] * check + (["--tags", tags] if tags else []) + [*arguments, str(self.directory / "play.yml")]
+        )
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")},
             "ANSIBLE_ROLES_PATH": str(CHECKOUT / "roles"), "ANSIBLE_PIPELINING": "1", "ANSIBLE_NOCOLOR": "1",
@@ -163,6 +198,18 @@ class GpuHost:
             stderr=subprocess.STDOUT, text=True, timeout=PLAYBOOK_TIMEOUT_S, check=False,
         )  # fmt: skip
         return Played(done.returncode, done.stdout)
+
+    def play_steps(self, steps: Mapping[str, Step], *, rescued: bool = False, **options: Any) -> Played:
+        """Runs steps one after the other in one play; with `rescued`, a failure is told and the next one follows."""
+        tasks: list[dict[str, Any]] = []
+        for name, step in steps.items():
+            refused = {"debug": {"msg": f"step {name}: {{{{ ansible_failed_result.msg }}}}"}}
+            passed = {"debug": {"msg": f"step {name}: not refused"}}
+            tasks.append({"block": [step.as_task(), passed], "rescue": [refused]} if rescued else step.as_task())
+        role = self.directory / "roles" / "steps" / "tasks"
+        role.mkdir(parents=True, exist_ok=True)
+        (role / "main.yml").write_text(json.dumps(tasks))
+        return self.play(str(role.parent), **options)
 
     def reboot(self) -> None:
         """Reboots the host and waits until it is another boot that has finished starting."""
@@ -180,7 +227,8 @@ class GpuHost:
         return [
             "-i", str(self.private_key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5",
             "-o", f"UserKnownHostsFile={self.directory / 'known_hosts'}", "-o", "StrictHostKeyChecking=yes",
-            "-o", "LogLevel=ERROR",
+            "-o", "LogLevel=ERROR", "-o", "ControlMaster=auto", "-o", "ControlPersist=30",
+            "-o", f"ControlPath={self.directory}/cm",
         ]  # fmt: skip
 
 

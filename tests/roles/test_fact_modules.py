@@ -66,6 +66,7 @@ def test_b200_with_a_completed_fabric(machine_root: Callable[[Machine], Path]) -
     assert record["gpus"][0] == {
         "pci_address": "0000:1b:00.0", "pci_id": "10de:2901", "name": "NVIDIA B200",
         "uuid": "GPU-6ab1f6c5-0000-4000-8000-000000000000", "memory_bytes": 183359 << 20,
+        "known_name": "NVIDIA B200", "known_memory_bytes": 183359 << 20,
         "fabric_state": "Completed", "fabric_status": "Success",
     }  # fmt: skip
     assert record["driver"] == {
@@ -239,3 +240,16 @@ def test_a_single_byte_where_it_looks_is_found(tmp_path: Path, offset: int) -> N
 
 def test_a_disk_that_wipefs_cannot_read_is_not_blank() -> None:
     assert disks.find_signatures("/dev/x", answer({})) == [{"type": "unreadable", "label": None}]
+
+
+def test_a_gpu_is_known_by_the_bus_until_its_driver_says_more(machine_root: Callable[[Machine], Path]) -> None:
+    root = machine_root(RTX_PRO_6000_X4)
+    name = "NVIDIA RTX PRO 6000 Blackwell Server Edition"
+    bare = facts.collect(root, answer({}))["gpus"]
+    assert {(gpu["name"], gpu["known_name"]) for gpu in bare} == {(None, name)}
+    assert {(gpu["memory_bytes"], gpu["known_memory_bytes"]) for gpu in bare} == {(None, 97887 << 20)}
+    other = RTX_PRO_6000_X4.format_smi("595.71.05", "13.2").replace("97887 MiB", "48000 MiB")
+    told = facts.collect(root, answer({"nvidia-smi -q": (0, other)}))["gpus"]
+    assert {gpu["known_memory_bytes"] for gpu in told} == {48000 << 20}
+    (root / "sys/bus/pci/devices/0000:21:00.0/device").write_text("0x2bff\n")
+    assert facts.collect(root, answer({}))["gpus"][0]["known_name"] is None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.roles.gpu_host import CHECKOUT, GpuHost, Played, booted
-from tests.roles.gpu_machines import NO_GPU, RTX_PRO_6000_X4
+from tests.roles.gpu_host import CHECKOUT, GpuHost, Played, Step, booted
+from tests.roles.gpu_machines import NO_GPU
 
 PORT = 30000
-SOURCE = "/srv/model"
+STRANGE = '100% of $HOME, "quoted" and back\\slashed'
+LIMITS = "LimitNOFILE LimitMEMLOCK LimitCORE KillMode Restart NoNewPrivileges"
 STANDIN = "/usr/local/lib/decamp/sglang/standin_server.py"
 
 
@@ -30,6 +29,7 @@ def settings(node: GpuHost, **others: Any) -> dict[str, Any]:
         "sglang_host": node.address,
         "sglang_ready_limit_s": 60,
         "sglang_stop_timeout_s": 5,
+        "sglang_restart_s": 0,
         "model_source": "script",
         "model_script": str(CHECKOUT / "decamp/rehearsal/standin_server.py"),
         "model_script_arguments": ["build", "--prompts", "/usr/share/games/fortunes", "--output", model],
@@ -37,21 +37,20 @@ def settings(node: GpuHost, **others: Any) -> dict[str, Any]:
         "model_free_after_bytes": 0,
         "workspace_min_free_bytes": 1,
         "job_server_url": f"http://{node.address}:{PORT}",
+        "job_environment": {"STRANGE_NOTE": STRANGE},
+        "job_restart_s": 0,
         **others,
     }
 
 
-def play(node: GpuHost, *roles: str, check: bool = False, **others: Any) -> Played:
-    return node.play(*(roles or ("workspace", "model", "sglang", "job")), check=check, **settings(node, **others))
+def play(node: GpuHost, *roles: str, check: bool = False, tags: str = "", **others: Any) -> Played:
+    roles = roles or ("workspace", "model", "sglang", "job")
+    return node.play(*roles, check=check, tags=tags, **settings(node, **others))
 
 
-def play_tasks(node: GpuHost, *steps: tuple[str, str], **others: Any) -> Played:
-    """Runs (role, tasks_from) steps through a role that is made for it."""
-    role = node.directory / "roles" / "steps" / "tasks"
-    role.mkdir(parents=True, exist_ok=True)
-    tasks = [{"include_role": {"name": name, "tasks_from": file}} for name, file in steps]
-    (role / "main.yml").write_text(json.dumps(tasks))
-    return node.play(str(role.parent), **settings(node, **others))
+def stop(node: GpuHost, *steps: tuple[str, str]) -> Played:
+    """Runs (role, tasks_from) steps."""
+    return node.play_steps({f"{role} {part}": Step(role, settings(node), part) for role, part in steps})
 
 
 def listeners(node: GpuHost) -> str:
@@ -74,6 +73,19 @@ def test_a_bare_host_serves_and_works_and_a_second_run_changes_nothing(node: Gpu
     node.run("timeout 60 sh -c 'until [ -s /workspace/data/completions/shard_0.jsonl ]; do sleep 0.2; done'")
     owners = node.run("find /workspace -not -user decamp; stat -c %a /etc/decamp/*.env").stdout.split()
     assert owners == ["600", "600"]
+    limits = node.run(f"systemctl show sglang {' '.join(f'-p {name}' for name in LIMITS.split())}").stdout.split()
+    assert sorted(limits) == [
+        "KillMode=control-group", "LimitCORE=0", "LimitMEMLOCK=infinity", "LimitNOFILE=1048576",
+        "NoNewPrivileges=yes", "Restart=on-failure",
+    ]  # fmt: skip
+    assert "launcher" in node.run("journalctl -u sglang -o cat").stdout
+    assert "launcher" in node.run("cat /workspace/logs/sglang.log").stdout
+    job = node.ask("systemctl show job-completions -p MainPID --value")
+    assert f"STRANGE_NOTE={STRANGE}" in node.ask(f"tr '\\0' '\\n' < /proc/{job}/environ").splitlines()
+    node.run(f"kill -9 {job}")
+    node.run(
+        "timeout 20 sh -c 'until [ $(systemctl show job-completions -p NRestarts --value) = 1 ]; do sleep 0.2; done'"
+    )
     second = play(node)
     assert (second.status, second.changed) == (0, 0), second.output
 
@@ -86,7 +98,7 @@ def test_a_killed_server_comes_back_by_itself(node: GpuHost) -> None:
 
 
 def test_stop_leaves_nothing_of_job_and_server(node: GpuHost) -> None:
-    stopped = play_tasks(node, ("job", "stop"), ("sglang", "stop"))
+    stopped = stop(node, ("job", "stop"), ("sglang", "stop"))
     assert stopped.status == 0, stopped.output
     assert listeners(node) == ""
     states = node.run("systemctl is-active sglang job-completions", check=False).stdout.split()
@@ -120,7 +132,7 @@ def test_a_taken_port_is_named_before_anything_changes(node: GpuHost) -> None:
 def test_what_escaped_its_launcher_is_ended(node: GpuHost) -> None:
     writers = "for p in /proc/[0-9]*; do readlink $p/fd/* 2>/dev/null; done | grep -c ^/workspace/logs/by_hand.log"
     assert int(node.run(writers).stdout) > 0
-    ended = play_tasks(node, ("sglang", "stop"), ("evacuation", "stop"))
+    ended = stop(node, ("sglang", "stop"), ("evacuation", "stop"))
     assert ended.status == 0, ended.output
     assert listeners(node) == ""
     assert node.run(writers, check=False).stdout.strip() == "0"
@@ -128,26 +140,27 @@ def test_what_escaped_its_launcher_is_ended(node: GpuHost) -> None:
 
 def test_another_users_writer_is_named_and_left(node: GpuHost) -> None:
     node.run("setsid sleep 120 > /workspace/logs/roots.log 2>&1 < /dev/null & echo $! > /run/writer.pid; sleep 0.2")
-    played = play_tasks(node, ("evacuation", "stop"))
+    played = stop(node, ("evacuation", "stop"))
     assert played.status == 0, played.output
     played.says("still write to the workspace", "sleep 120", "writes /workspace/logs/roots.log")
     node.run("kill $(cat /run/writer.pid); rm /workspace/logs/roots.log")
 
 
 def test_models_200_is_not_ready(node: GpuHost) -> None:
-    slow = play(node, "sglang", sglang_standin_arguments=["--load-seconds", "600"], sglang_ready_limit_s=3)
+    loading = {"sglang_standin_arguments": ["--load-seconds", "600"], "sglang_ready_limit_s": 3}
+    slow = play(node, "sglang", tags="configure,verify", **loading)
     assert slow.status != 0
     slow.says("not ready after 3 s: expected 200, found 503", "/v1/models: 200", "loading /models/current")
-    assert play_tasks(node, ("sglang", "stop")).status == 0
 
 
 def test_a_server_that_dies_is_told_with_its_last_words(node: GpuHost) -> None:
     node.run("mv /models/current/statistics.json /models/current/elsewhere.json")
-    dead = play(node, "sglang")
+    dead = play(node, "sglang", tags="configure,verify")
     assert dead.status != 0
     dead.says("cannot be loaded", "statistics.json", "journalctl -u sglang.service")
-    assert play_tasks(node, ("sglang", "stop")).status == 0
-    node.run("systemctl reset-failed sglang")
+    stopped = stop(node, ("sglang", "stop"))
+    assert stopped.status == 0, stopped.output
+    assert listeners(node) == ""
 
 
 BAD_INPUT: list[tuple[str, dict[str, Any], str]] = [
@@ -157,7 +170,6 @@ BAD_INPUT: list[tuple[str, dict[str, Any], str]] = [
     ("workspace", {"workspace_uid": 0}, "workspace_user: taken"),
     ("model", {"model_source": "huggingface", "model_repository": "a/b"}, "model_revision: expected a commit"),
     ("model", {"model_size_bytes": 1 << 60}, "/models/current: too little space"),
-    ("model", {"model_source": "directory", "model_source_directory": "/nowhere"}, "no directory"),
     ("sglang", {"sglang_environment": {"HF_TOKEN": "x"}}, "HF_TOKEN: looks like a secret"),
     ("sglang", {"sglang_preset": "b300"}, "sglang_preset: unknown: expected one of qwen3.6-27b-fp8_b200x8"),
     ("job", {"job_script": "missing.py"}, "job_source: no job"),
@@ -166,55 +178,9 @@ BAD_INPUT: list[tuple[str, dict[str, Any], str]] = [
 
 
 def test_bad_input_is_one_clear_message_and_no_change(node: GpuHost) -> None:
-    # One playbook for all of them: each case is caught and told, so that none hides another.
-    role = node.directory / "roles" / "cases" / "tasks"
-    role.mkdir(parents=True, exist_ok=True)
-    tasks = [
-        {
-            "block": [{"include_role": {"name": name}, "vars": {**settings(node), **variables}}],
-            "rescue": [{"debug": {"msg": f"case {number}: {{{{ ansible_failed_result.msg }}}}"}}],
-        }
-        for number, (name, variables, _) in enumerate(BAD_INPUT)
-    ]
-    (role / "main.yml").write_text(json.dumps(tasks))
-    played = node.play(str(role.parent))
-    assert (played.status, played.changed) == (0, 0), played.output
-    text = " ".join(played.output.split())
-    told = {int(case.split(":")[0]): case for case in text.split("case ")[1:] if case.split(":")[0].isdigit()}
-    missing = [words for number, (_, _, words) in enumerate(BAD_INPUT) if words not in told.get(number, "")]
-    assert not missing, played.output
-    assert all("run: " in told[number] for number in range(len(BAD_INPUT)))
-
-
-def test_a_cut_off_model_is_found_and_made_whole(node: GpuHost) -> None:
-    node.run("rm -f /models/current/elsewhere.json; mkdir -p /srv/model && cd /srv/model && echo '{}' > config.json")
-    header = '{"w":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
-    whole = f"struct.pack('<Q', {len(header)}) + {header.encode()!r} + bytes(16)"
-    node.run(f"python3 - > {SOURCE}/m.safetensors", stdin=f"import struct, sys; sys.stdout.buffer.write({whole})")
-    source: dict[str, Any] = {"model_source": "directory", "model_source_directory": "/srv/model"}
-    assert play(node, "workspace", "model", **source).status == 0
-    assert node.run("ls /models/current").stdout.split() == ["config.json", "m.safetensors"]
-    assert play(node, "model", **source).changed == 0
-    node.run("truncate -s 70 /models/current/m.safetensors")
-    again = play(node, "model", **source)
-    assert (again.status, again.changed) == (0, 1), again.output
-    node.run("cmp /srv/model/m.safetensors /models/current/m.safetensors")
-    node.run("truncate -s 70 /srv/model/m.safetensors; rm -r /models/current")
-    refused = play(node, "model", **source)
-    assert refused.status != 0
-    refused.says("m.safetensors: not whole", "could not be fetched")
-
-
-def test_presets_refuse_the_wrong_gpus(tmp_path: Path) -> None:
-    with booted(tmp_path / "rtx", RTX_PRO_6000_X4, smi=RTX_PRO_6000_X4.format_smi("590.48", "13.1")) as rtx:
-        rtx.write("/usr/local/bin/nvidia-smi", "#!/bin/sh\ncat /var/lib/stand-in-gpu/nvidia-smi-q.txt\n", "0755")
-        real = {"sglang_implementation": "sglang", "sglang_min_free_bytes": 1}
-        wrong = rtx.play("sglang", **settings(rtx, **real, sglang_preset="qwen3.6-27b-fp8_b200x8"))
-        assert (wrong.status != 0, wrong.changed) == (True, 0), wrong.output
-        wrong.says("GPUs: expected 8 (dp 8 x tp 1), found 4", "wrong GPU: expected B200, found NVIDIA RTX PRO 6000")
-        own = {**real, "sglang_preset": "qwen3.6-27b-fp8_rtxpro6000x4"}
-        backend = rtx.play("sglang", **settings(rtx, **own, sglang_attention_backend="trtllm_mha"))
-        backend.says("sglang_attention_backend trtllm_mha: expected B200 or B300")
-        big = rtx.play("sglang", **settings(rtx, **own, sglang_weights_bytes=200_000_000_000))
-        big.says("GPU memory: too little for the model")
-        assert backend.changed == big.changed == 0
+    steps = {str(n): Step(role, {**settings(node), **others}) for n, (role, others, _) in enumerate(BAD_INPUT)}
+    told = node.play_steps(steps, rescued=True)
+    assert (told.status, told.changed) == (0, 0), told.output
+    missing = [(role, words) for n, (role, _, words) in enumerate(BAD_INPUT) if words not in told.tell(str(n))]
+    assert not missing, told.output
+    assert all("run: " in told.tell(str(n)) for n in range(len(BAD_INPUT)))

@@ -38,6 +38,20 @@ NVLINK5_MARK = b"SW_MNG"
 # What instance-store NVMe calls itself; EBS says "Amazon Elastic Block Store" (Amazon EC2 User
 # Guide, "Identify instance store volumes", 2025).
 INSTANCE_STORE_MODEL = "Amazon EC2 NVMe Instance Storage"
+# By PCI device id: the name that the driver gives the GPU and the MiB that its nvidia-smi totals,
+# so that much can be judged before there is a driver (names: The PCI ID Repository, 10de, 2026;
+# memory: nvidia-smi's tables in NVIDIA's and clouds' documents). A GPU that is not here is judged
+# when its driver answers.
+KNOWN_GPUS = {
+    "20b2": ("NVIDIA A100-SXM4-80GB", 81920),
+    "2330": ("NVIDIA H100 80GB HBM3", 81559),
+    "2335": ("NVIDIA H200", 143771),
+    "26b9": ("NVIDIA L40S", 46068),
+    "2901": ("NVIDIA B200", 183359),
+    "2bb1": ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887),
+    "2bb4": ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887),
+    "2bb5": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887),
+}
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -142,12 +156,17 @@ def find_gpus(pci: list[dict], smi: dict) -> list[dict]:
             continue
         told = smi["gpus"].get(device["address"], {})
         memory = re.match(r"(\d+) MiB", told.get("FB Memory Usage/Total", ""))
+        memory_bytes = int(memory[1]) << 20 if memory else None
+        expected_name, expected_mib = KNOWN_GPUS.get(device["device"][2:], (None, 0))
         gpus.append({
             "pci_address": device["address"],
             "pci_id": f"{device['vendor'][2:]}:{device['device'][2:]}",
             "name": told.get("Product Name"),
             "uuid": told.get("GPU UUID"),
-            "memory_bytes": int(memory[1]) << 20 if memory else None,
+            "memory_bytes": memory_bytes,
+            # By the driver, else by the PCI id.
+            "known_name": told.get("Product Name") or expected_name,
+            "known_memory_bytes": memory_bytes or (expected_mib << 20) or None,
             "fabric_state": told.get("Fabric/State"),
             "fabric_status": told.get("Fabric/Status"),
         })  # fmt: skip
