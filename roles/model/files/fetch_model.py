@@ -8,21 +8,17 @@ that makes the model. Tokens and keys are read from the environment. Progress go
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from verify_model import MARKER, find_problems
+from verify_model import BEGUN, MARKER, find_problems
 
-CHUNK_BYTES = 8 << 20
-TRIES = 5
+FAILED = 1
 
 
 def say(text: str) -> None:
@@ -30,64 +26,31 @@ def say(text: str) -> None:
 
 
 def list_files(directory: Path) -> Iterator[Path]:
+    """Yields the model's files: not our own marks, not a hub client's records, nothing that is only half there."""
     for path in sorted(directory.rglob("*")):
-        hidden = any(part.startswith(".cache") for part in path.relative_to(directory).parts)
-        if path.is_file() and not hidden and path.name != MARKER and not path.name.endswith(".partial"):
+        own = path.name in (MARKER, BEGUN) or path.name.endswith(".partial")
+        if path.is_file() and not own and ".cache" not in path.relative_to(directory).parts:
             yield path
 
 
-def fetch_huggingface(options: argparse.Namespace) -> None:
-    """The hub's own client resumes, checks sizes and renames into place."""
-    from huggingface_hub import snapshot_download
+def fetch_remote(options: argparse.Namespace) -> None:
+    """Fetches from the hub or the store; what went wrong is said, a line each, before this ends with status 1."""
+    from fetch_files import Refused, fetch
 
-    snapshot_download(options.repository, revision=options.revision, local_dir=options.target, max_workers=8)
+    try:
+        if options.source == "huggingface":
+            from hub_source import Hub
 
+            token = os.environ.get("HF_TOKEN", "")
+            remotes = Hub(options.endpoint, options.repository, options.revision, token).list_files()
+        else:
+            from store_source import ObjectStore
 
-def fetch_store(options: argparse.Namespace) -> None:
-    """Gets each object below the URL by ranges; a file that is there with the object's size is not got again."""
-    import boto3
-    from botocore.config import Config
-
-    bucket, _, prefix = options.url.removeprefix("s3://").partition("/")
-    prefix = f"{prefix.rstrip('/')}/"
-    settings = Config(retries={"max_attempts": TRIES, "mode": "standard"}, s3={"addressing_style": "path"})
-    client = boto3.client(
-        "s3", endpoint_url=options.endpoint_url or None, region_name=options.region or None, config=settings
-    )
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-    objects = [item for page in pages for item in page.get("Contents", []) if not item["Key"].endswith("/")]
-    if not objects:
-        raise SystemExit(f"{options.url}: no model: expected objects, found none")
-    for number, item in enumerate(objects, start=1):
-        path = options.target / item["Key"][len(prefix) :]
-        if options.target.resolve() not in path.resolve().parents:
-            raise SystemExit(f"{item['Key']}: leaves the model's directory")
-        if path.exists() and path.stat().st_size == item["Size"]:
-            continue
-        say(f"{number} of {len(objects)}: {path.name}, {item['Size'] / 1e6:.1f} MB")
-        get_object(client, bucket, item, path)
-
-
-def get_object(client: Any, bucket: str, item: dict[str, Any], path: Path) -> None:
-    """Continues a part that was got from the same version of the object (its ETag is in the part's name)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{item['ETag'].strip(chr(34))[:32]}.partial")
-    for attempt in range(TRIES):
-        have = partial.stat().st_size if partial.exists() else 0
-        if have >= item["Size"]:
-            break
-        with contextlib.suppress(OSError):
-            body = client.get_object(Bucket=bucket, Key=item["Key"], Range=f"bytes={have}-", IfMatch=item["ETag"])[
-                "Body"
-            ]
-            with partial.open("ab") as output:
-                for chunk in body.iter_chunks(CHUNK_BYTES):
-                    output.write(chunk)
-        time.sleep(attempt)
-    found = partial.stat().st_size if partial.exists() else 0
-    if found != item["Size"]:
-        raise SystemExit(f"s3://{bucket}/{item['Key']}: not got: expected {item['Size']} bytes, found {found}")
-    partial.replace(path)
+            remotes = ObjectStore(options.url, options.endpoint_url, options.region).list_files()
+        fetch(remotes, options.target, options.free_after)
+    except Refused as refused:
+        say(str(refused))
+        raise SystemExit(FAILED) from None
 
 
 def copy_directory(source: Path, target: Path) -> None:
@@ -112,8 +75,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--identity", required=True, help="what the marker will say; another identity empties the target"
     )
+    parser.add_argument("--free-after", type=int, default=0, help="bytes that must be left on the disk")
     sources = parser.add_subparsers(dest="source", required=True)
     hub = sources.add_parser("huggingface")
+    hub.add_argument("--endpoint", required=True)
     hub.add_argument("--repository", required=True)
     hub.add_argument("--revision", required=True)
     store = sources.add_parser("store")
@@ -129,7 +94,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def empty_if_another(target: Path, identity: str) -> None:
     """Removes another model's files: mixed with this one's they would be loaded."""
-    begun = target / ".decamp-model.begun"
+    begun = target / BEGUN
     was = begun.read_text(encoding="utf-8") if begun.exists() else None
     if was != identity:
         for path in target.iterdir():
@@ -140,6 +105,14 @@ def empty_if_another(target: Path, identity: str) -> None:
         begun.write_text(identity, encoding="utf-8")
 
 
+def write_marker(target: Path, identity: str) -> int:
+    """Writes what was fetched with sizes and times, so that a later look notices a change; returns the bytes."""
+    files = {path.relative_to(target).as_posix(): path.stat() for path in list_files(target)}
+    record = {name: [state.st_size, state.st_mtime_ns] for name, state in files.items()}
+    (target / MARKER).write_text(json.dumps({"identity": identity, "files": record}, indent=1))
+    return sum(state.st_size for state in files.values())
+
+
 def main() -> int:
     options = parse_arguments()
     os.umask(0o022)
@@ -147,10 +120,8 @@ def main() -> int:
     target.mkdir(parents=True, exist_ok=True)
     (target / MARKER).unlink(missing_ok=True)
     empty_if_another(target, options.identity)
-    if options.source == "huggingface":
-        fetch_huggingface(options)
-    elif options.source == "store":
-        fetch_store(options)
+    if options.source in ("huggingface", "store"):
+        fetch_remote(options)
     elif options.source == "directory":
         copy_directory(options.path, target)
     else:
@@ -158,11 +129,8 @@ def main() -> int:
     problems = find_problems(target)
     if problems:
         say("\n".join(problems))
-        return 1
-    files = {path.relative_to(target).as_posix(): path.stat().st_size for path in list_files(target)}
-    files.pop(".decamp-model.begun", None)
-    (target / MARKER).write_text(json.dumps({"identity": options.identity, "files": files}, indent=1))
-    say(f"{len(files)} files, {sum(files.values()) / 1e6:.1f} MB")
+        return FAILED
+    say(f"whole: {write_marker(target, options.identity) / 1e6:.1f} MB")
     return 0
 
 

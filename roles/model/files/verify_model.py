@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 MARKER = ".decamp-model.json"
+BEGUN = ".decamp-model.begun"
 # safetensors README, "Format": an 8-byte little-endian length, the JSON header, then the tensors without gaps.
 LENGTH = struct.Struct("<Q")
 HEADER_LIMIT_BYTES = 100_000_000
@@ -60,11 +61,14 @@ def find_problems(directory: Path, identity: str | None = None) -> list[str]:
             return [*problems, f"{marker}: the fetch has not ended"]
         if saved.get("identity") != identity:
             problems.append(f"{directory}: another model: expected {identity}, found {saved.get('identity')}")
-        for name, size in saved.get("files", {}).items():
+        for name, (size, mtime_ns) in saved.get("files", {}).items():
             path = directory / name
-            found = path.stat().st_size if path.is_file() else None
-            if found != size:
-                problems.append(f"{path}: expected {size} bytes, found {'nothing' if found is None else found}")
+            if not path.is_file():
+                problems.append(f"{path}: expected {size} bytes, found nothing")
+            elif path.stat().st_size != size:
+                problems.append(f"{path}: expected {size} bytes, found {path.stat().st_size}")
+            elif path.stat().st_mtime_ns != mtime_ns:
+                problems.append(f"{path}: written to since it was fetched")
     return problems
 
 
