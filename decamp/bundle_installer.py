@@ -14,6 +14,12 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
+
+# Where a host says which bundle something runs from: units and their environment files, and links to commands.
+NAMED_IN = ("/etc/systemd/system/*.service", "/etc/decamp/*.env")
+LINKED_FROM = "/usr/local/bin/*"
+KEPT_BEFORE = 1
 
 WRAPPER = """#!/usr/bin/python3
 import os
@@ -95,9 +101,49 @@ def install(archive: zipfile.ZipFile, target: Path) -> str:
     return "installed"
 
 
+def read_description(directory: Path) -> dict[str, Any]:
+    """Returns what a complete bundle says of itself; empty for anything else."""
+    try:
+        found = json.loads((directory / ".complete").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def find_named(root: Path, host: Path = Path("/")) -> set[str]:
+    """Returns the names of directories below `root` that a unit, an environment file or a link still names."""
+    texts = [path.read_text(errors="replace") for place in NAMED_IN for path in host.glob(place[1:]) if path.is_file()]
+    texts += [os.readlink(path) for path in host.glob(LINKED_FROM[1:]) if path.is_symlink()]
+    return {
+        directory.name for directory in root.iterdir() if any(f"{root}/{directory.name}/" in text for text in texts)
+    }
+
+
+def prune(target: Path, host: Path = Path("/")) -> list[str]:
+    """Removes older bundles of the target's name; returns theirs.
+
+    The target, the one before it, what the host still names and what a kept bundle imports from stay.
+    """
+    found = {path.name: read_description(path) for path in target.parent.glob("[!.]*") if not path.is_symlink()}
+    same = [name for name, about in found.items() if about.get("name") == found[target.name]["name"]]
+    newest_first = sorted(same, key=lambda name: (target.parent / name / ".complete").stat().st_mtime_ns, reverse=True)
+    kept = {target.name, *find_named(target.parent, host)}
+    kept |= set([name for name in newest_first if name != target.name][:KEPT_BEFORE])
+    for name, about in found.items():
+        if name in kept or name not in same:
+            kept |= set(about.get("uses", ()))
+    old = [name for name in newest_first if name not in kept]
+    for name in old:
+        (target.parent / name / ".complete").unlink()  # first: half a bundle must not look whole
+        shutil.rmtree(target.parent / name)
+    return old
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit("usage: python3 BUNDLE.pyz DIRECTORY")
     os.umask(0o022)
     with zipfile.ZipFile(sys.argv[0]) as bundle:
-        print(install(bundle, Path(sys.argv[1]).absolute()))
+        place = Path(sys.argv[1]).absolute()
+        print(install(bundle, place))
+        prune(place)

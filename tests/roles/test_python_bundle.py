@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from decamp.bundle import build_bundle, select_requirements
+from decamp.bundle_installer import prune
 from decamp.errors import BadInput
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -82,3 +86,49 @@ def test_a_bundle_for_another_python_is_refused_on_the_host(tmp_path: Path) -> N
     bundle = build_bundle("source", None, other, "x86_64", source=tmp_path / "source", cache=tmp_path / "cache")
     refused = install(bundle.path, tmp_path / "opt")
     assert f"expected {other}, found {HERE}" in refused.stderr
+
+
+def make_bundle(root: Path, name: str, version: str, age_s: int, uses: tuple[str, ...] = ()) -> Path:
+    """Puts a directory as an installed bundle leaves it."""
+    directory = root / version
+    (directory / "lib").mkdir(parents=True)
+    (directory / ".complete").write_text(json.dumps({"name": name, "digest": version, "uses": list(uses)}))
+    now = time.time()
+    os.utime(directory / ".complete", (now - age_s, now - age_s))
+    return directory
+
+
+def test_old_bundles_go_and_what_is_needed_stays(tmp_path: Path) -> None:
+    root, host = tmp_path / "opt/decamp", tmp_path
+    make_bundle(root, "packages", "p1", 500)
+    make_bundle(root, "packages", "p2", 400)
+    make_bundle(root, "packages", "p3", 300)
+    make_bundle(root, "packages", "p4", 200)
+    new = make_bundle(root, "packages", "p5", 100)
+    make_bundle(root, "decamp", "d1", 500, uses=("p1",))
+    make_bundle(root, "other", "o1", 900)
+    (root / "not-a-bundle").mkdir()
+    (host / "etc/systemd/system").mkdir(parents=True)
+    (host / "etc/systemd/system/job.service").write_text(f"ExecStart=/usr/bin/python3 {root}/p2/src/job.py\n")
+    assert prune(new, host) == ["p3"]
+    left = sorted(path.name for path in root.iterdir())
+    assert left == ["d1", "not-a-bundle", "o1", "p1", "p2", "p4", "p5"]
+
+    # What was current before and is again is not the oldest by its place in time.
+    (host / "usr/local/bin").mkdir(parents=True)
+    (host / "usr/local/bin/decamp").symlink_to(root / "p4/bin/decamp")
+    (host / "etc/systemd/system/job.service").unlink()
+    assert prune(make_bundle(root, "packages", "p6", 0), host) == ["p2"]
+    assert prune(make_bundle(root, "packages", "p7", -100), host) == ["p5"]
+    assert (root / "p4").is_dir()
+
+
+def test_an_install_keeps_the_bundle_before_it_and_no_older_one(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    digests = []
+    for content in ("one", "two", "three"):
+        (tmp_path / "source/hello.txt").write_text(content)
+        bundle = build_bundle("source", None, HERE, "x86_64", source=tmp_path / "source", cache=tmp_path / "cache")
+        assert install(bundle.path, tmp_path / "opt" / bundle.digest).returncode == 0
+        digests.append(bundle.digest)
+    assert sorted(path.name for path in (tmp_path / "opt").iterdir()) == sorted(digests[1:])
