@@ -231,7 +231,8 @@ def run_playbook(
         config.command = [sys.executable, "-c", LAUNCHER, str(fifo), *config.command]
         runner = Runner(config, event_handler=listener.take, remove_partials=True)
         with _ended_by_signal(runner):
-            _, result.exit_status = runner.run()
+            _, code = runner.run()
+            result.exit_status = 1 if code is None else code  # None: ended by a signal
     result.seconds = time.monotonic() - started
     if runner.status == "canceled":
         result.exit_status = EXIT_INTERRUPTED

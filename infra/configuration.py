@@ -13,11 +13,11 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, UpdateResult
 
-from decamp.playbook import run_playbook
 from decamp.stack import OUTPUTS_VARIABLE
 from infra.config import CHECKOUT, StackConfig
 from infra.dynamic import NamedProvider, diff_inputs
 from infra.nodes import Node
+from infra.playbook_process import run_apart
 from infra.store import Store
 
 PLAYBOOK = "site.yml"
@@ -49,7 +49,7 @@ def _configure(props: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="decamp-outputs-") as directory:
         outputs = Path(directory) / "outputs.json"
         outputs.write_text(json.dumps(props["outputs"]), encoding="utf-8")
-        result = run_playbook(PLAYBOOK, tell=_tell, environment={OUTPUTS_VARIABLE: str(outputs)})
+        result = run_apart(PLAYBOOK, _tell, {OUTPUTS_VARIABLE: str(outputs)})
     result.raise_for_failure()
     return {key: props[key] for key in _INPUTS}
 
