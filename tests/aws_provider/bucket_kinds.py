@@ -17,7 +17,10 @@ def create_bucket(clients: Clients, properties: Properties) -> tuple[str, Proper
     client.put_bucket_tagging(Bucket=name, Tagging={"TagSet": to_pairs(properties.get("tags"))})
     if clients.s3_url:
         # Objects go to a real S3 server; the settings are kept by the one that plays AWS.
-        boto3.client("s3", endpoint_url=clients.s3_url, region_name=clients.region).create_bucket(Bucket=name)
+        real = boto3.client("s3", endpoint_url=clients.s3_url, region_name=clients.region)
+        real.create_bucket(Bucket=name)
+        # By its tags the next stack knows that the bucket is one of Decamp's.
+        real.put_bucket_tagging(Bucket=name, Tagging={"TagSet": to_pairs(properties.get("tags"))})
     return name, {"arn": f"arn:aws:s3:::{name}"}
 
 

@@ -178,7 +178,11 @@ def test_block_that_this_stack_fills_already_is_no_reason(ask: Callable[..., Exa
 def start_instance(cloud: Cloud, node: str, stack: str = "test") -> str:
     tags = [{"Key": key, "Value": value} for key, value in make_tags(stack, "me", "never", node).items()]
     told = cloud.connect("ec2").run_instances(
-        ImageId="ami-1", MinCount=1, MaxCount=1, TagSpecifications=[{"ResourceType": "instance", "Tags": tags}]
+        ImageId="ami-1",
+        InstanceType="g6.xlarge",
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
     )
     return str(told["Instances"][0]["InstanceId"])
 

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
+import secrets
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
+from botocore.exceptions import ClientError
 
 from decamp.rehearsal import host
 from decamp.ssh import SshResult, SshTarget, run_remote
-from tests.aws_provider.cloud import Cloud
-from tests.system.guard_stack import CHECKOUT, PULUMI, Outcome
+from tests.aws_provider.cloud import Cloud, Server
+from tests.system.machines import StoreAccess
+from tests.system.pulumi_project import CHECKOUT, PulumiProject
 
 STACK = "rented-gpu"
-PULUMI_TIMEOUT_S = 300
 PROVIDER_DIRECTORY = CHECKOUT / "tests" / "aws_provider" / "bin"
 BUCKET = "decamp-archives-of-a-test"
 NODE = "gpu-1"
 
 
-class AwsStack:
-    """A Pulumi project beside the checkout that runs the checkout's program on the target aws.
+class AwsStack(PulumiProject):
+    """A stack of the target aws.
 
     Args:
         directory: everything lies below it.
@@ -44,34 +45,21 @@ class AwsStack:
         store_endpoint: str = "",
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        self.directory, self.cloud = directory, cloud
-        self.project, self.hosts = directory / "project", directory / "hosts"
-        self.store_endpoint = store_endpoint or cloud.url
-        self.project.mkdir(parents=True)
-        (directory / "state").mkdir()
-        (self.project / "infra").symlink_to(CHECKOUT / "infra")
-        project = {"name": "decamp", "runtime": "python", "main": "infra/"}
-        (self.project / "Pulumi.yaml").write_text(yaml.safe_dump(project))
-        self.key = host.generate_key_pair(directory / "operator_ed25519")
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PULUMI_", "DECAMP_"))},
+        self.cloud, self.hosts = cloud, directory / "hosts"
+        environment = {
             **cloud.environment(),
-            "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
-            "PULUMI_CONFIG_PASSPHRASE": "of a test",
-            "PULUMI_HOME": str(directory / "pulumi"),
             "PATH": f"{PROVIDER_DIRECTORY}:{os.environ['PATH']}",
-            "NO_COLOR": "1",
             **({"DECAMP_STAND_IN_HOSTS": str(self.hosts)} if with_hosts else {}),
             **(variables or {}),
         }
+        super().__init__(directory, STACK, environment)
+        self.store_endpoint = store_endpoint or cloud.url
+        self.key = host.generate_key_pair(directory / "operator_ed25519")
         self.configure()
-        created = self.pulumi("stack", "init", STACK)
-        assert created.exit_code == 0, created.output
+        self.init()
 
     def configure(self, aws: Mapping[str, Any] | None = None, **settings: Any) -> None:
         """Writes the stack's configuration; `aws` changes keys of `decamp:aws`, a value of None leaves a key out."""
-        path = self.project / f"Pulumi.{STACK}.yaml"
-        held = yaml.safe_load(path.read_text()) if path.exists() else {}
         of_aws = {
             "region": "us-east-1",
             "availability_zone": "us-east-1b",
@@ -90,54 +78,15 @@ class AwsStack:
             "aws": {key: value for key, value in of_aws.items() if value is not None},
             **settings,
         }
-        held["config"] = {f"decamp:{key}": value for key, value in values.items() if value is not None}
-        path.write_text(yaml.safe_dump(held))
-
-    def pulumi(self, *arguments: str, **variables: str) -> Outcome:
-        return self.run([str(PULUMI), *arguments, "--non-interactive"], {**self.environment, **variables})
-
-    def up(self, *arguments: str, **variables: str) -> Outcome:
-        return self.pulumi("up", "--yes", "--skip-preview", *arguments, **variables)
-
-    def preview(self, *arguments: str, **variables: str) -> Outcome:
-        return self.pulumi("preview", *arguments, **variables)
-
-    def destroy(self, *arguments: str) -> Outcome:
-        return self.pulumi("destroy", "--yes", "--skip-preview", *arguments)
-
-    def decamp(self, *arguments: str, stdin: str = "", **variables: str) -> Outcome:
-        command = [str(CHECKOUT / ".venv" / "bin" / "decamp"), *arguments]
-        return self.run(command, {**self.environment, **variables}, stdin)
-
-    def run(
-        self, command: Sequence[str], environment: Mapping[str, str], stdin: str = "", directory: Path | None = None
-    ) -> Outcome:
-        ended = subprocess.run(
-            command,
-            cwd=directory or self.project,
-            env=dict(environment),
-            input=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PULUMI_TIMEOUT_S,
-            check=False,
-        )
-        return Outcome(ended.returncode, ended.stdout)
-
-    def state_text(self) -> str:
-        """The state as it lies on the disk, secrets encrypted."""
-        return (self.directory / f"state/.pulumi/stacks/decamp/{STACK}.json").read_text()
+        self.write_config({key: value for key, value in values.items() if value is not None})
 
     def resources(self) -> dict[str, dict[str, Any]]:
         """Every resource in the state, by its name."""
-        held = json.loads(self.state_text())["checkpoint"]["latest"].get("resources") or []
-        return {resource["urn"].rsplit("::", 1)[-1]: resource for resource in held}
+        return {resource["urn"].rsplit("::", 1)[-1]: resource for resource in self.held()}
 
     def outputs(self) -> dict[str, Any]:
-        told = self.pulumi("stack", "output", "--json")
-        assert told.exit_code == 0, told.output
-        outputs: dict[str, Any] = json.loads(told.output)
+        (stack,) = [resource for resource in self.held() if resource["type"] == "pulumi:pulumi:Stack"]
+        outputs: dict[str, Any] = stack["outputs"]
         return outputs
 
     def instances(self) -> dict[str, str]:
@@ -159,3 +108,30 @@ class AwsStack:
         for directory in self.hosts.glob("*/host"):
             host.destroy(directory)
         shutil.rmtree(self.directory)
+
+
+@contextmanager
+def played_stack(directory: Path, cloud: Cloud, **options: Any) -> Iterator[AwsStack]:
+    """A stack on an AWS of its own, with the options of AwsStack; gone afterwards, and its hosts with it."""
+    server = Server(cloud)
+    made = AwsStack(directory / f"aws-{secrets.token_hex(4)}", cloud, **options)
+    try:
+        yield made
+    finally:
+        made.remove()
+        server.stop()
+
+
+@contextmanager
+def hosted_stack(directory: Path, cloud: Cloud, store_process: Any, **variables: str) -> Iterator[AwsStack]:
+    """A stack whose instances are booted hosts and whose archives lie on the session's real S3 server."""
+    store, access_key, secret_key = store_process
+    keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
+    told = {**keys, "DECAMP_STAND_IN_S3_URL": store.endpoint_url, **variables}
+    options = {"with_hosts": True, "store_endpoint": store.endpoint_url, "variables": told}
+    try:
+        with played_stack(directory, cloud, **options) as made:
+            yield made
+    finally:
+        with contextlib.suppress(ClientError):  # an up that failed has made none
+            StoreAccess(store, BUCKET, access_key, secret_key).connect().delete_bucket(Bucket=BUCKET)

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +18,9 @@ from decamp.rehearsal import addresses, host, prerequisites, process, store_serv
 from tests.faults.engine_process import Engine
 from tests.system.engine_node import EngineNode
 from tests.system.machines import Machine, StoreAccess, make_machine
+
+if TYPE_CHECKING:
+    from tests.system.aws_stack import AwsStack
 
 SESSIONS = Path(__file__).resolve().parents[2] / ".rehearsal" / "tests"
 
@@ -85,6 +89,16 @@ def new_host(session_directory: Path) -> Iterator[Callable[[str], Machine]]:
     for directory in made:
         host.destroy(directory / "host")
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def aws_stack(session_directory: Path) -> Iterator[AwsStack]:
+    """A stack without hosts on an AWS that is played for this module."""
+    from tests.aws_provider.cloud import Cloud  # slow to load, and few modules here need it
+    from tests.system.aws_stack import played_stack
+
+    with played_stack(session_directory, Cloud()) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import boto3
-import yaml
 
 from decamp.bundle import build_bundle
 from decamp.rehearsal import addresses, host, store_server
 from decamp.rehearsal.credentials import FILE_NAME, read_variables
 from decamp.ssh import SshResult, SshTarget, make_command, run_remote
+from tests.system.pulumi_project import CHECKOUT, PulumiProject
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-PULUMI = CHECKOUT / ".venv" / "bin" / "pulumi"
-PULUMI_TIMEOUT_S = 240
 STACK = "guarded"
 UNGUARDED_PROGRAM = """
 import sys
@@ -43,16 +38,8 @@ if {with_nodes}:
 NODE_LOCK = CHECKOUT / "requirements" / "node.txt"
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended and what it said."""
-
-    exit_code: int
-    output: str
-
-
-class GuardStack:
-    """A Pulumi project beside the checkout that runs the checkout's program with its own state, store and hosts.
+class GuardStack(PulumiProject):
+    """A stack of the rehearsal's target, with its own store and hosts.
 
     Args:
         directory: everything lies below it.
@@ -60,31 +47,13 @@ class GuardStack:
     """
 
     def __init__(self, directory: Path, node_names: Sequence[str]) -> None:
-        self.directory = directory
-        self.project = directory / "project"
+        super().__init__(directory, STACK, {})
         self.rehearsal = directory / "rehearsal"
         self.store_port = addresses.find_free_ports(1)[0]
         self.store_url = "s3://guarded-archives"
         self.addresses = {name: addresses.find_free_address() for name in node_names}
-        self.project.mkdir(parents=True)
-        (directory / "state").mkdir()
-        (self.project / "infra").symlink_to(CHECKOUT / "infra")
-        self.use_program("infra")
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "PULUMI_"))},
-            "PULUMI_BACKEND_URL": f"file://{directory / 'state'}",
-            "PULUMI_CONFIG_PASSPHRASE": "of a test",
-            "PULUMI_HOME": str(directory / "pulumi"),
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "NO_COLOR": "1",
-        }
         self.configure()
-        assert self.pulumi("stack", "init", STACK).exit_code == 0
-
-    def use_program(self, directory: str) -> None:
-        """Makes the engine run the program in this directory of the project."""
-        project = {"name": "decamp", "runtime": "python", "main": f"{directory}/"}
-        (self.project / "Pulumi.yaml").write_text(yaml.safe_dump(project))
+        self.init()
 
     def use_unguarded_program(self, with_nodes: bool) -> None:
         """Makes the engine run a program that declares no guard, and no node either unless told to."""
@@ -105,52 +74,13 @@ class GuardStack:
             }
         )
 
-    def write_config(self, values: Mapping[str, Any]) -> None:
-        """Writes exactly these settings; the engine's own (the passphrase's salt) stay."""
-        path = self.project / f"Pulumi.{STACK}.yaml"
-        held = yaml.safe_load(path.read_text()) if path.exists() else {}
-        held["config"] = {f"decamp:{key}": value for key, value in values.items()}
-        path.write_text(yaml.safe_dump(held))
-
-    def pulumi(self, *arguments: str, credentials: bool = True) -> Outcome:
-        """Runs the engine; with the store's keys in its environment unless told otherwise."""
-        environment = {**self.environment, **(self.credentials() if credentials else {})}
-        return self.run([str(PULUMI), *arguments, "--non-interactive"], environment)
-
-    def up(self, *arguments: str) -> Outcome:
-        return self.pulumi("up", "--yes", "--skip-preview", *arguments)
-
-    def destroy(self, *arguments: str, credentials: bool = True) -> Outcome:
-        return self.pulumi("destroy", "--yes", "--skip-preview", *arguments, credentials=credentials)
-
-    def decamp(self, *arguments: str, stdin: str = "") -> Outcome:
-        """Runs the command line as an operator does, in the project's directory."""
-        command = [str(CHECKOUT / ".venv" / "bin" / "decamp"), *arguments]
-        return self.run(command, {**self.environment, **self.credentials()}, stdin)
-
-    def run(self, command: Sequence[str], environment: Mapping[str, str], stdin: str = "") -> Outcome:
-        ended = subprocess.run(
-            command,
-            cwd=self.project,
-            env=dict(environment),
-            input=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PULUMI_TIMEOUT_S,
-            check=False,
-        )
-        return Outcome(ended.returncode, ended.stdout)
-
     def credentials(self) -> dict[str, str]:
         held = read_variables(self.rehearsal / FILE_NAME)
         return {key: value for key, value in held.items() if key != "AWS_ENDPOINT_URL"}
 
     def resources(self) -> dict[str, str]:
         """Every resource in the state, by URN, with its id."""
-        state = json.loads((self.directory / f"state/.pulumi/stacks/decamp/{STACK}.json").read_text())
-        held = state["checkpoint"]["latest"].get("resources") or []
-        return {resource["urn"]: resource.get("id", "") for resource in held}
+        return {resource["urn"]: resource.get("id", "") for resource in self.held()}
 
     def urn(self, name: str) -> str:
         """The URN of the resource with this name."""

@@ -7,7 +7,6 @@ stack, in the order they are written.
 from __future__ import annotations
 
 import base64
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,37 +17,33 @@ from botocore.exceptions import ClientError
 
 from decamp.aws.tags import CONTACTED, read_tags
 from decamp.rehearsal import host
-from tests.aws_provider.cloud import Cloud, Server
+from tests.aws_provider.cloud import Cloud, make_reservation
 from tests.aws_provider.provider import BANNER
-from tests.system.aws_stack import BUCKET, NODE, AwsStack
-from tests.system.machines import StoreAccess
+from tests.system.aws_stack import BUCKET, NODE, AwsStack, hosted_stack
+
+BLOCK = "cr-0123456789abcdef0"
 
 
 @pytest.fixture(scope="module")
 def stack(session_directory: Path, store_process: Any) -> Iterator[AwsStack]:
     """A stack that was brought up, its archives on a real S3 server."""
-    store, access_key, secret_key = store_process
-    server = Server(Cloud(prices={"g6.xlarge": 0.9, "g6.2xlarge": 1.1}))
-    keys = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret_key}
-    made = AwsStack(
-        session_directory / f"aws-lifecycle-{secrets.token_hex(4)}",
-        server.cloud,
-        with_hosts=True,
-        store_endpoint=store.endpoint_url,
-        variables={**keys, "DECAMP_STAND_IN_S3_URL": store.endpoint_url},
-    )
-    up = made.up()
-    assert up.exit_code == 0, up.output
-    assert BANNER in up.output and "0.90 dollars an hour each (price API)" in up.output
-    yield made
-    made.remove()
-    access = StoreAccess(store, BUCKET, access_key, secret_key)
-    access.connect().delete_bucket(Bucket=BUCKET)
-    server.stop()
+    cloud = Cloud(prices={"g6.xlarge": 0.9, "g6.2xlarge": 1.1})
+    with hosted_stack(session_directory, cloud, store_process) as made:
+        up = made.up()
+        assert up.exit_code == 0, up.output
+        assert BANNER in up.output and "0.90 dollars an hour each (price API)" in up.output
+        yield made
 
 
 def instance_of(stack: AwsStack) -> str:
     return str(stack.resources()[f"{NODE}-instance"]["id"])
+
+
+def running(stack: AwsStack) -> list[Any]:
+    """Every instance that EC2 has, as it describes it, that has not ended."""
+    told = stack.cloud.connect("ec2").describe_instances()["Reservations"]
+    instances = [one for reservation in told for one in reservation["Instances"]]
+    return [one for one in instances if one["State"]["Name"] == "running"]
 
 
 def is_protected(stack: AwsStack) -> bool:
@@ -105,21 +100,7 @@ def test_second_up_changes_nothing(stack: AwsStack) -> None:
     }
 
 
-def test_later_deadline_is_told_and_tagged_in_place(stack: AwsStack) -> None:
-    instance = instance_of(stack)
-    stack.configure(deadline="2099-06-01T00:00:00Z")
-    changed = stack.up()
-    assert changed.exit_code == 0, changed.output
-    assert instance_of(stack) == instance and stack.instances() == {instance: "running"}
-    (found,) = stack.cloud.connect("ec2").describe_instances()["Reservations"][0]["Instances"]
-    tags = read_tags(found["Tags"])
-    assert tags["decamp:expires"] == "2099-06-01T00:00:00Z"
-    # The mark of the first contact is no program's, and stays.
-    assert tags[CONTACTED] == machine_id_of(stack)
-    assert stack.outputs()["nodes"][0]["deadline"] == "2099-06-01T00:00:00Z"
-
-
-def test_refresh_finds_drift_and_the_next_up_puts_it_right(stack: AwsStack) -> None:
+def test_next_up_puts_right_what_a_refresh_has_found_and_tells_a_later_deadline(stack: AwsStack) -> None:
     ec2, instance = stack.cloud.connect("ec2"), instance_of(stack)
     ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": False})
     ec2.modify_instance_metadata_options(
@@ -134,11 +115,20 @@ def test_refresh_finds_drift_and_the_next_up_puts_it_right(stack: AwsStack) -> N
     assert held[f"{NODE}-termination"]["outputs"]["protected"] is False
     assert held[f"{NODE}-instance"]["outputs"]["metadataOptions"]["httpTokens"] == "optional"
     assert "ssh-22-from-127.0.0.0-8" not in held
-    assert stack.up().exit_code == 0
-    assert is_protected(stack) and instance_of(stack) == instance
+    stack.configure(deadline="2099-06-01T00:00:00Z")
+    changed = stack.up()
+    assert changed.exit_code == 0, changed.output
+    assert is_protected(stack) and instance_of(stack) == instance and stack.instances() == {instance: "running"}
     (found,) = ec2.describe_instances()["Reservations"][0]["Instances"]
     assert found["MetadataOptions"]["HttpTokens"] == "required"
     assert "ssh-22-from-127.0.0.0-8" in stack.resources()
+    (disk,) = ec2.describe_volumes(Filters=[{"Name": "attachment.instance-id", "Values": [instance]}])["Volumes"]
+    for tags in (read_tags(found["Tags"]), read_tags(disk["Tags"])):
+        assert tags["decamp:expires"] == "2099-06-01T00:00:00Z" and tags["decamp:node"] == NODE
+    # The mark of the first contact is no program's, and stays.
+    assert read_tags(found["Tags"])[CONTACTED] == machine_id_of(stack)
+    assert stack.outputs()["nodes"][0]["deadline"] == "2099-06-01T00:00:00Z"
+    assert stack.resources()[f"{NODE}-guard"]["outputs"]["deadline"] == "2099-06-01T00:00:00Z"
 
 
 def test_change_that_would_replace_the_node_asks_before_a_second_one_is_paid_for(stack: AwsStack) -> None:
@@ -148,12 +138,8 @@ def test_change_that_would_replace_the_node_asks_before_a_second_one_is_paid_for
     refused = stack.up()
     assert refused.exit_code != 0 and f"{NODE}: not deleted, nothing was changed" in refused.output
     assert "RunInstances" not in stack.cloud.calls and "TerminateInstances" not in stack.cloud.calls
-    stack.configure({"purchase": {"option": "spot"}})
-    refused = stack.up()
-    assert refused.exit_code != 0 and "RunInstances" not in stack.cloud.calls
-    stack.configure()
-    assert stack.up().exit_code == 0
     assert_untouched(stack, machine_id)
+    stack.configure(deadline="2099-06-01T00:00:00Z")
 
 
 def test_destroy_is_refused_by_the_guard(stack: AwsStack) -> None:
@@ -161,6 +147,7 @@ def test_destroy_is_refused_by_the_guard(stack: AwsStack) -> None:
     refused = stack.destroy()
     assert refused.exit_code != 0 and f"{NODE}: not deleted, nothing was changed" in refused.output
     assert "decamp is not on the node" in refused.output and f"decamp abandon {NODE}" in refused.output
+    assert "left until 2099-06-01T00:00:00Z" in refused.output
     assert set(stack.resources()) == held
     assert_untouched(stack, machine_id)
 
@@ -182,6 +169,7 @@ def test_instance_outlives_a_state_that_has_lost_its_guards(stack: AwsStack) -> 
 def test_termination_that_ec2_refuses_leaves_the_protection_on(stack: AwsStack) -> None:
     abandoned = stack.decamp("abandon", NODE, "--reason", "the test is nearly over", stdin=f"{NODE}\n")
     assert abandoned.exit_code == 0, abandoned.output
+    assert "left until 2099-06-01T00:00:00Z" in abandoned.output
     stack.cloud.faults = {"TerminateInstances": ("InternalError", "try later")}
     failed = stack.destroy()
     stack.cloud.faults = {}
@@ -204,3 +192,46 @@ def test_destroy_after_the_word_ends_all_but_the_store(stack: AwsStack) -> None:
     assert stack.cloud.connect("iam").list_roles()["Roles"] == []
     s3 = stack.cloud.connect("s3")
     assert [one["Name"] for one in s3.list_buckets()["Buckets"]] == [BUCKET]
+
+
+def test_next_stack_takes_the_bucket_that_the_last_one_left_and_lives_in_a_block(stack: AwsStack) -> None:
+    s3 = stack.cloud.connect("s3")
+    s3.delete_bucket_policy(Bucket=BUCKET)
+    end = {"endDate": "2099-03-03T11:30:00.000Z", "reservationType": "capacity-block"}
+    stack.cloud.reservations = [make_reservation(BLOCK, "g6.xlarge", **end)]
+    purchase = {"option": "capacity_block", "reservation_id": BLOCK}
+    stack.configure({"purchase": purchase, "availability_zone": None}, deadline=None)
+    up = stack.up()
+    assert up.exit_code == 0, up.output
+    held = stack.resources()
+    assert "bucket" not in held and [one["Name"] for one in s3.list_buckets()["Buckets"]] == [BUCKET]
+    assert "RefuseOldTls" in s3.get_bucket_policy(Bucket=BUCKET)["Policy"]
+    # The block's end less the half hour in which EC2 ends its instances.
+    (node,) = stack.outputs()["nodes"]
+    assert (node["deadline"], node["purchase"]) == ("2099-03-03T11:00:00Z", "capacity_block")
+    (found,) = [one for one in running(stack) if one["InstanceId"] == instance_of(stack)]
+    assert read_tags(found["Tags"])["decamp:expires"] == node["deadline"] and is_protected(stack)
+    assert not {"PurchaseCapacityBlock", "CreateCapacityReservation"} & set(stack.cloud.calls)
+
+
+def test_node_that_ended_outside_is_no_node_that_is_safe(stack: AwsStack) -> None:
+    ec2, instance = stack.cloud.connect("ec2"), instance_of(stack)
+    ec2.modify_instance_attribute(InstanceId=instance, DisableApiTermination={"Value": False})
+    ec2.terminate_instances(InstanceIds=[instance])
+    refreshed = stack.pulumi("refresh", "--yes", "--skip-preview")
+    assert refreshed.exit_code == 0, refreshed.output
+    held = stack.resources()
+    assert f"{NODE}-instance" not in held and {f"{NODE}-guard", f"{NODE}-termination", "stack-guard"} <= set(held)
+    # That a node of this name was given up an hour ago is no word about this one.
+    refused = stack.destroy()
+    assert refused.exit_code != 0 and f"{NODE}: not deleted, nothing was changed" in refused.output
+    assert f"would be lost: whatever {NODE} holds; it does not say" in refused.output
+    assert f"decamp abandon {NODE}" in refused.output and set(stack.resources()) == set(held)
+    stack.cloud.calls.clear()
+    again = stack.up()
+    assert again.exit_code != 0 and "RunInstances" not in stack.cloud.calls
+    abandoned = stack.decamp("abandon", NODE, "--reason", "somebody ended it in the console", stdin=f"{NODE}\n")
+    assert abandoned.exit_code == 0, abandoned.output
+    destroyed = stack.destroy()
+    assert destroyed.exit_code == 0, destroyed.output
+    assert [one["Name"] for one in stack.cloud.connect("s3").list_buckets()["Buckets"]] == [BUCKET]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from decamp.rehearsal import addresses, host
-from tests.system.guard_stack import CHECKOUT, GuardStack, Outcome
+from tests.system.guard_stack import GuardStack
+from tests.system.pulumi_project import CHECKOUT, Outcome
 
 
 @pytest.fixture(scope="module")
