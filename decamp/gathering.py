@@ -57,8 +57,8 @@ class Gathered(NamedTuple):
 
     def ends(self) -> Iterator[tuple[Piece, int]]:
         """Yields each piece with where it ends in the body."""
-        starts = [piece.start for piece in self.pieces[1:]]
-        yield from zip(self.pieces, [*starts, len(self.body)], strict=True)
+        ends = [*(piece.start for piece in self.pieces), len(self.body)][1:]
+        yield from zip(self.pieces, ends, strict=True)
 
 
 def gather(entries: list[Entry], rules: tuple[Rule, ...]) -> Gathered:

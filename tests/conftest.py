@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-LONGEST_FIRST = ("roles", "system", "faults", "infra", "bench", "unit")
+LONGEST_FIRST = ("faults", "roles", "system", "infra", "bench", "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -209,9 +209,16 @@ _ALL = [
     Mutant(
         "a read error is ignored",
         "a file that cannot be read is named nowhere",
-        "self._index.set_state(entry.path, State.UNREADABLE)",
-        "self._index.set_state(entry.path, State.LEFT_BEHIND); return",
+        "self._index.set_state(path, State.UNREADABLE)",
+        "self._index.set_state(path, State.LEFT_BEHIND); return",
         ("unreadable",),
+    ),
+    Mutant(
+        "places in a pack start anew",
+        "members of a pack's second batch are said to lie where those of its first do",
+        "Member(member.entry, start + member.offset, member.sha256, member.checks)",
+        "Member(member.entry, member.offset, member.sha256, member.checks)",
+        ("plain",),
     ),
     Mutant(
         "no wait for the tick",

@@ -79,6 +79,12 @@ def test_what_is_gathered_is_a_tar_with_every_file_that_is_as_it_was(entries: li
     assert '"passed":false' in (gathered.pieces[-1].checks or "")
 
 
+def test_nothing_that_could_be_read_is_no_piece(entries: list[Entry]) -> None:
+    gathered = gather([entries[0]], RULES)
+    assert list(gathered.ends()) == []
+    assert gathered.body == b""
+
+
 def test_a_helper_gathers_the_same(entries: list[Entry], helper: Helper) -> None:
     for _ in range(3):
         assert told(helper.gather(entries)) == told(gather(entries, RULES))
