@@ -108,7 +108,7 @@ class Played:
         """Gives what `GpuHost.play_steps` with `rescued` says of a step."""
         found = re.search(rf"step {re.escape(name)}: (.*?)(?=TASK \[|PLAY RECAP)", " ".join(self.output.split()))
         assert found, f"no step {name} in\n{self.output}"
-        return found[1]
+        return found[1].replace("''", "'")  # as the output's YAML quotes a quote
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.roles.gpu_host import GpuHost
+
 DRIVER, NEWER_DRIVER, OLD_DRIVER = "595.71.05", "610.43.02", "580.65.06"
 
 SMI = """#!/bin/sh
@@ -272,8 +274,8 @@ def sign(directory: Path, gpg_home: Path) -> str:
 
 
 @contextmanager
-def serve_repository(directory: Path, address: str) -> Iterator[Repository]:
-    """Builds the repository under `directory` and serves it on a free port of `address` until left."""
+def serve_repository(directory: Path) -> Iterator[Repository]:
+    """Builds the repository under `directory` and serves it on a free port of loopback until left."""
     flat = directory / "repos/debian12/x86_64"
     flat.mkdir(parents=True)
     for package in describe_repository():
@@ -286,14 +288,26 @@ def serve_repository(directory: Path, address: str) -> Iterator[Repository]:
     fingerprint = sign(flat, directory / "gpg")
 
     handler = functools.partial(QuietHandler, directory=str(directory))
-    with http.server.ThreadingHTTPServer((address, 0), handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
-            yield Repository(f"http://{address}:{server.server_port}/repos", fingerprint, flat)
+            yield Repository(f"http://127.0.0.1:{server.server_port}/repos", fingerprint, flat)
         finally:
             server.shutdown()
             thread.join(timeout=10)
+
+
+def install_as_images_do(node: GpuHost, repository: Repository, version: str = DRIVER) -> None:
+    """Gives the host a driver from a source of its image's own, loaded as after a boot."""
+    # Debian's own lists are far away and have nothing that is needed here.
+    node.run("rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*")
+    node.write("/etc/apt/sources.list.d/cuda.list", f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n")
+    node.run(
+        f"apt-get update -qq && apt-get install -qq -y nvidia-driver-pinning-{version} && apt-get install -qq -y"
+        " nvidia-open && systemctl enable -q --now nvidia-persistenced && systemctl restart stand-in-gpu"
+        " && nvidia-smi -q >/dev/null"
+    )
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):

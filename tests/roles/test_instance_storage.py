@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.roles.gpu_host import GpuHost, booted
+from tests.roles.gpu_host import GpuHost, Step, booted
 from tests.roles.gpu_machines import NO_GPU
 
 DISK_BYTES = 320 << 20  # mkfs.xfs makes nothing below 300 MiB
@@ -105,13 +105,19 @@ def test_a_workspace_that_would_be_hidden_is_refused(node: GpuHost, disks: Disks
 def test_settings_that_cannot_work_stop_before_anything_changes(node: GpuHost, disks: Disks) -> None:
     before = disks.digest("blank-1", "blank-2")
     two = disks.names("blank-1", "blank-2")
-    no_md = node.play("instance_storage", instance_storage_devices=two)
-    no_md.says("instance_storage_stripe_tool: the kernel has no md", "run: set instance_storage_stripe_tool to btrfs")
-    long = node.play("instance_storage", instance_storage_devices=two[:1], instance_storage_label="thirteen-long")
-    long.says("instance_storage_label: not a label")
-    unknown = node.play("instance_storage", instance_storage_stripe_tool="lvm")
-    unknown.says("value of instance_storage_stripe_tool must be one of: mdadm, btrfs, got: lvm")
-    assert all(played.status != 0 and played.changed == 0 for played in (no_md, long, unknown))
+    steps = {
+        "no_md": Step("instance_storage", {"instance_storage_devices": two}),
+        "long": Step(
+            "instance_storage", {"instance_storage_devices": two[:1], "instance_storage_label": "thirteen-long"}
+        ),
+        "unknown": Step("instance_storage", {"instance_storage_stripe_tool": "lvm"}),
+    }
+    told = node.play_steps(steps, rescued=True)
+    assert (told.status, told.changed) == (0, 0), told.output
+    assert "instance_storage_stripe_tool: the kernel has no md" in told.tell("no_md")
+    assert "run: set instance_storage_stripe_tool to btrfs" in told.tell("no_md")
+    assert "instance_storage_label: not a label" in told.tell("long")
+    told.says("value of instance_storage_stripe_tool must be one of: mdadm, btrfs, got: lvm")
     assert disks.digest("blank-1", "blank-2") == before
 
 

@@ -1,23 +1,16 @@
-"""The role nvidia_driver on booted hosts: installing, holding, really rebooting, keeping, and refusing."""
+"""The role nvidia_driver on a booted host without a driver: installing, holding, really rebooting, and refusing."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 
 import pytest
 
-from tests.roles.gpu_host import STAND_IN, GpuHost, booted
-from tests.roles.gpu_machines import B200_X8, RTX_PRO_6000_X4
-from tests.roles.nvidia_packages import DRIVER, NEWER_DRIVER, OLD_DRIVER, Repository, build_module, serve_repository
+from tests.roles.gpu_host import STAND_IN, GpuHost, Step, booted
+from tests.roles.gpu_machines import B200_X8
+from tests.roles.nvidia_packages import DRIVER, NEWER_DRIVER, Repository
 
 STATE = "dpkg -l | md5sum; find /etc/apt /etc/modprobe.d -type f | sort"
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    with serve_repository(tmp_path_factory.mktemp("repository"), "127.0.78.11") as served:
-        yield served
 
 
 @pytest.fixture(scope="module")
@@ -26,30 +19,8 @@ def bare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
         yield node
 
 
-@pytest.fixture(scope="module")
-def image_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
-    with booted(tmp_path_factory.mktemp("rtx"), RTX_PRO_6000_X4) as node:
-        yield node
-
-
 def version_of(node: GpuHost, package: str) -> str:
     return node.run(f"dpkg-query -W -f '${{Version}}' {package}", check=False).stdout
-
-
-def test_bad_settings_and_sources_stop_before_any_package_changes(bare_node: GpuHost, repository: Repository) -> None:
-    low = bare_node.play("nvidia_driver", nvidia_driver_version="570.86.15", **repository.variables)
-    low.says("nvidia_driver_version: below the minimum: expected at least 580.65.06, found 570.86.15")
-
-    forged = {**repository.variables, "nvidia_repository_key_fingerprint": "0" * 40}
-    wrong_key = bare_node.play("nvidia_driver", **forged)
-    wrong_key.says("3bf863cc.pub: wrong signing key: expected " + "0" * 40, f"found {repository.fingerprint}")
-
-    assert all(played.status != 0 for played in (low, wrong_key))
-    left = bare_node.ask("ls /etc/apt/sources.list.d/ /etc/apt/keyrings/; find /etc/modprobe.d /tmp -name 'decamp*'")
-    assert left.split() == [
-        "/etc/apt/keyrings/:", "/etc/apt/sources.list.d/:",
-    ]  # fmt: skip
-    assert bare_node.ask("dpkg -l | grep -c nvidia || true") == "0"
 
 
 def test_check_mode_says_what_would_change_and_changes_nothing(bare_node: GpuHost, repository: Repository) -> None:
@@ -60,10 +31,35 @@ def test_check_mode_says_what_would_change_and_changes_nothing(bare_node: GpuHos
     assert bare_node.ask(STATE) == before
 
 
-def test_an_unpublished_version_is_refused_with_those_there_are(bare_node: GpuHost, repository: Repository) -> None:
-    played = bare_node.play("nvidia_driver", nvidia_driver_version="595.99.99", **repository.variables)
-    assert played.status != 0
-    played.says("nvidia-open: version not in the repository: expected 595.99.99", f"{DRIVER}-1", f"{NEWER_DRIVER}-1")
+def test_bad_settings_and_sources_stop_before_any_package_changes(bare_node: GpuHost, repository: Repository) -> None:
+    before = bare_node.ask(STATE)
+    unpublished = {"nvidia_driver_version": "595.99.99", **repository.variables}
+    early = {
+        "low": Step("nvidia_driver", {"nvidia_driver_version": "570.86.15", **repository.variables}),
+        # Noticed by the repository's list alone: apt has read nothing of it, and the key is not there yet.
+        "unpublished": Step("nvidia_driver", unpublished),
+        # Where the list cannot be read so, it is left to apt, here to find that the key cannot be had either.
+        "unreachable": Step(
+            "nvidia_driver", {**unpublished, "nvidia_repository_base_url": "http://127.0.0.1:9"}, "preflight"
+        ),
+    }
+    told = bare_node.play_steps(early, rescued=True)
+    assert (told.status, told.changed) == (0, 0), told.output
+    assert "nvidia_driver_version: below the minimum: expected at least 580.65.06, found 570.86.15" in told.tell("low")
+    words = "nvidia-open: version not in the repository: expected 595.99.99, found"
+    assert words in told.tell("unpublished")
+    assert f"{DRIVER}-1" in told.tell("unpublished") and f"{NEWER_DRIVER}-1" in told.tell("unpublished")
+    assert told.tell("unreachable").startswith("not refused")
+    assert bare_node.ask(STATE) == before
+
+    forged = {**repository.variables, "nvidia_repository_key_fingerprint": "0" * 40}
+    wrong_key = bare_node.play("nvidia_driver", **forged)
+    assert wrong_key.status != 0
+    wrong_key.says("3bf863cc.pub: wrong signing key: expected " + "0" * 40, f"found {repository.fingerprint}")
+    left = bare_node.ask("ls /etc/apt/sources.list.d/ /etc/apt/keyrings/; find /etc/modprobe.d /tmp -name 'decamp*'")
+    assert left.split() == [
+        "/etc/apt/keyrings/:", "/etc/apt/sources.list.d/:",
+    ]  # fmt: skip
     assert bare_node.ask("dpkg -l | grep -c nvidia || true") == "0"
 
 
@@ -122,46 +118,3 @@ def test_an_upgrade_behind_its_back_leads_to_a_reboot_unless_somebody_works(
     assert played.status == 0, played.output
     assert bare_node.boot_id() != boot
     assert NEWER_DRIVER in bare_node.ask("cat /proc/driver/nvidia/version")
-
-
-def test_a_good_driver_of_the_image_is_kept_and_only_held(image_node: GpuHost, repository: Repository) -> None:
-    image_node.write(
-        "/etc/apt/sources.list.d/cuda-debian12-x86_64.list",
-        f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n",
-    )
-    image_node.write("/etc/modprobe.d/image.conf", "blacklist nouveau\n")
-    image_node.run(
-        "apt-get update -qq && apt-get install -qq -y "
-        f"nvidia-driver-pinning-{OLD_DRIVER} && apt-get install -qq -y nvidia-open"
-    )
-    image_node.run("systemctl enable -q nvidia-persistenced")
-    image_node.reboot()
-    boot, before = image_node.boot_id(), image_node.ask("dpkg-query -W")
-
-    unheld = image_node.play("nvidia_driver", nvidia_driver_hold=False, **repository.variables)
-    assert (unheld.status, unheld.changed) == (0, 0), unheld.output
-    unheld.says(f"driver {OLD_DRIVER} with open kernel modules is installed and at least {OLD_DRIVER}: it is kept")
-
-    held = image_node.play("nvidia_driver", **repository.variables)
-    assert (held.status, held.changed) == (0, 1), held.output
-    assert "nvidia-kernel-open-dkms" in image_node.ask("apt-mark showhold").split()
-    assert image_node.ask("dpkg-query -W") == before and image_node.boot_id() == boot
-
-
-def test_an_image_with_the_wrong_modules(image_node: GpuHost, repository: Repository) -> None:
-    # As if the image had NVIDIA's proprietary modules of a version that is otherwise good enough.
-    module = base64.b64encode(build_module(OLD_DRIVER, "NVIDIA")).decode()
-    image_node.run("base64 -d > /lib/modules/$(uname -r)/updates/dkms/nvidia.ko", stdin=module)
-    image_node.run("touch /usr/bin/nvidia-uninstall")
-    before = image_node.ask("dpkg-query -W")
-    refused = image_node.play("nvidia_driver", **repository.variables)
-    assert refused.status != 0 and refused.changed == 0
-    refused.says(f"driver {OLD_DRIVER} came from a .run file", "(proprietary)", "run: nvidia-uninstall")
-    assert image_node.ask("dpkg-query -W") == before
-
-    image_node.run("rm /usr/bin/nvidia-uninstall")
-    replaced = image_node.play("nvidia_driver", **repository.variables)
-    assert replaced.status == 0, replaced.output
-    # The image's own source serves; a second one for the same address would break apt.
-    assert image_node.run("test -e /etc/apt/sources.list.d/decamp-nvidia.sources", check=False).returncode == 1
-    replaced.says(f"4 x NVIDIA RTX PRO 6000 Blackwell Server Edition, driver {DRIVER} (open)")

@@ -7,25 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.roles.gpu_host import STAND_IN, GpuHost, booted
-from tests.roles.gpu_machines import B200_X8, RTX_PRO_6000_X4
-from tests.roles.nvidia_packages import DRIVER, NEWER_DRIVER, Repository, serve_repository
-
-REPORT = STAND_IN / "nvidia-smi-q.txt"
-
-
-def install_driver(node: GpuHost, repository: Repository, version: str = DRIVER) -> None:
-    """Gives the host a driver as an image would bring it: from a source of the image's own."""
-    node.write("/etc/apt/sources.list.d/cuda.list", f"deb [trusted=yes] {repository.base_url}/debian12/x86_64/ /\n")
-    node.run(
-        f"apt-get update -qq && apt-get install -qq -y nvidia-driver-pinning-{version}"
-        " && apt-get install -qq -y nvidia-open && systemctl restart stand-in-gpu && nvidia-smi -q >/dev/null"
-    )
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    with serve_repository(tmp_path_factory.mktemp("repository"), "127.0.78.12") as served:
-        yield served
+from tests.roles.gpu_machines import B200_X8
+from tests.roles.nvidia_packages import DRIVER, NEWER_DRIVER, Repository, install_as_images_do
 
 
 @pytest.fixture(scope="module")
@@ -33,30 +16,8 @@ def b200(tmp_path_factory: pytest.TempPathFactory, repository: Repository) -> It
     """Eight B200 whose fabric nobody manages yet; Fabric Manager of another version is installed."""
     smi = B200_X8.format_smi("@DRIVER@", "13.2", fabric_state="In Progress")
     with booted(tmp_path_factory.mktemp("b200"), B200_X8, smi=smi) as node:
-        install_driver(node, repository)
+        install_as_images_do(node, repository)
         yield node
-
-
-@pytest.fixture(scope="module")
-def rtx(tmp_path_factory: pytest.TempPathFactory, repository: Repository) -> Iterator[GpuHost]:
-    with booted(tmp_path_factory.mktemp("rtx"), RTX_PRO_6000_X4) as node:
-        install_driver(node, repository)
-        yield node
-
-
-def test_nothing_is_done_where_no_switch_is(rtx: GpuHost, repository: Repository) -> None:
-    before = rtx.ask("dpkg -l | md5sum")
-    played = rtx.play("nvidia_fabric", **repository.variables)
-    assert (played.status, played.changed) == (0, 0), played.output
-    played.says("no NVSwitch is visible: no Fabric Manager is installed")
-    assert rtx.ask("dpkg -l | md5sum") == before
-
-
-def test_a_gpu_that_waits_for_somebody_elses_fabric_is_named(rtx: GpuHost, repository: Repository) -> None:
-    rtx.run(f"sed -i '0,/: N\\/A/s/State .*: N\\/A/State                             : In Progress/' {REPORT}")
-    played = rtx.play("nvidia_fabric", **repository.variables)
-    assert played.status != 0 and played.changed == 0
-    played.says("a GPU waits for a fabric and no NVSwitch is visible here", "In Progress on 0000:21:00.0")
 
 
 def test_stops_before_anything_changes_when_no_driver_is_loaded(b200: GpuHost, repository: Repository) -> None:
