@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import botocore.session
 import pytest
 
 from infra.config import StackConfig
@@ -25,7 +27,10 @@ def server() -> Iterator[Server]:
     from tests.aws_provider.cloud import Cloud, Server  # slow to load, and few tests here need it
 
     running = Server(Cloud())
-    yield running
+    with pytest.MonkeyPatch.context() as patched:
+        # Every account loads boto3's models anew, which would be most of what these tests take.
+        patched.setattr("botocore.session.create_loader", functools.cache(botocore.session.create_loader))
+        yield running
     running.stop()
 
 
