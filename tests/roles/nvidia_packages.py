@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.roles.gpu_host import GpuHost
 
@@ -234,7 +235,7 @@ class Repository:
     directory: Path
 
     @property
-    def variables(self) -> dict[str, str]:
+    def variables(self) -> dict[str, Any]:
         return {
             "nvidia_repository_base_url": self.base_url,
             "nvidia_repository_key_fingerprint": self.fingerprint,

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,10 @@ def test_settings_that_cannot_work_stop_before_anything_changes(node: GpuHost, d
 
 
 def test_blank_disks_become_one_workspace_that_a_reboot_keeps(node: GpuHost, disks: Disks) -> None:
-    settings = {"instance_storage_devices": disks.names("blank-1", "blank-2"), "instance_storage_stripe_tool": "btrfs"}
+    settings: dict[str, Any] = {
+        "instance_storage_devices": disks.names("blank-1", "blank-2"),
+        "instance_storage_stripe_tool": "btrfs",
+    }
     before = disks.digest("blank-1", "blank-2")
     checked = node.play("instance_storage", check=True, **settings)
     assert checked.status == 0 and checked.changed > 0, checked.output
@@ -151,7 +155,10 @@ def test_blank_disks_become_one_workspace_that_a_reboot_keeps(node: GpuHost, dis
 
 
 def test_a_single_disk_gets_a_plain_filesystem(node: GpuHost, disks: Disks) -> None:
-    settings = {"instance_storage_devices": disks.names("blank-3"), "instance_storage_mount_point": "/scratch"}
+    settings: dict[str, Any] = {
+        "instance_storage_devices": disks.names("blank-3"),
+        "instance_storage_mount_point": "/scratch",
+    }
     first = node.play("instance_storage", **settings)
     assert first.status == 0, first.output
     assert node.ask("findmnt -n -o FSTYPE,SOURCE /scratch").split() == ["xfs", *disks.names("blank-3")]
@@ -162,7 +169,7 @@ def test_a_single_disk_gets_a_plain_filesystem(node: GpuHost, disks: Disks) -> N
 def test_the_filesystem_the_image_made_is_used_as_it_is(node: GpuHost, disks: Disks) -> None:
     (device,) = disks.names("image")
     node.run(f"mkdir -p /opt/dlami/nvme && mount {device} /opt/dlami/nvme && touch /opt/dlami/nvme/of-the-image")
-    settings = {"instance_storage_devices": [device], "instance_storage_mount_point": "/srv/work"}
+    settings: dict[str, Any] = {"instance_storage_devices": [device], "instance_storage_mount_point": "/srv/work"}
     first = node.play("instance_storage", **settings)
     assert first.status == 0, first.output
     node.run("touch /srv/work/mine")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,17 +152,3 @@ def test_what_cannot_be_right_is_refused_with_the_reason(node: GpuHost, hub: Hub
     assert all("run: " in told.tell(name) for name in cases)
     assert set(hub.sent) == set(MODEL)  # the case `altered` alone fetched anything
     assert node.run("ls -d /models/full /models/larger /models/nowhere /models/branch", check=False).stdout == ""
-
-
-def test_the_operators_file_of_a_model_is_where_it_says(node: GpuHost) -> None:
-    """A model that is made by a script is made on the node, once, and made again when its arguments change."""
-    script = Path(__file__).with_name("make_tiny_model.py")
-    made = {"model_source": "script", "model_script": str(script)}
-    cases = {"made": {**made, "model_script_arguments": ["/models/made", "1"]}}
-    assert play_cases(node, cases).status == 0
-    first = node.ask("sha256sum /models/made/m.safetensors")
-    again = play_cases(node, cases)
-    assert (again.status, again.changed) == (0, 0), again.output
-    other = play_cases(node, {"made": {**made, "model_script_arguments": ["/models/made", "2"]}})
-    assert other.status == 0
-    assert node.ask("sha256sum /models/made/m.safetensors") != first

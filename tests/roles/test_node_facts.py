@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_records_the_hardware_of_a_node_without_a_driver(bare_gpu_node: GpuHost)
 
 def test_a_container_counts_no_gpu_unless_told_to(bare_gpu_node: GpuHost) -> None:
     """Or a rehearsal on a machine with GPUs would install a driver into its hosts."""
-    settings = {"node_facts_count_shared_gpus": False}
+    settings: dict[str, Any] = {"node_facts_count_shared_gpus": False}
     played = bare_gpu_node.play("nvidia_driver", "nvidia_fabric", "dcgm", **settings)
     assert (played.status, played.changed) == (0, 0), played.output
     played.says("no NVIDIA GPU on the PCI bus: no driver is installed", "no Fabric Manager", "DCGM is not installed")

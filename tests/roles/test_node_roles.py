@@ -147,7 +147,7 @@ def test_another_users_writer_is_named_and_left(node: GpuHost) -> None:
 
 
 def test_models_200_is_not_ready(node: GpuHost) -> None:
-    loading = {"sglang_standin_arguments": ["--load-seconds", "600"], "sglang_ready_limit_s": 3}
+    loading: dict[str, Any] = {"sglang_standin_arguments": ["--load-seconds", "600"], "sglang_ready_limit_s": 3}
     slow = play(node, "sglang", tags="configure,verify", **loading)
     assert slow.status != 0
     slow.says("not ready after 3 s: expected 200, found 503", "/v1/models: 200", "loading /models/current")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 CHUNK_BYTES = 1 << 20  # a killed fetch loses at most this much of each file
 WORKERS = 8
@@ -39,6 +39,14 @@ class NoMore(Exception):
     """The source has nothing at this offset (HTTP status 416)."""
 
 
+class Stream(Protocol):
+    """Content from an offset on."""
+
+    def __enter__(self) -> Stream: ...
+    def __exit__(self, *reason: object) -> object: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class Remote:
     """One file of a source.
@@ -54,7 +62,7 @@ class Remote:
     path: str
     size: int
     version: str
-    open_from: Callable[[int], tuple[IO[bytes], int]]
+    open_from: Callable[[int], tuple[Stream, int]]
     find_fault: Callable[[Path], str]
 
 

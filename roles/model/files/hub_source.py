@@ -14,9 +14,9 @@ import urllib.parse
 import urllib.request
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from fetch_files import NoMore, Refused, Remote, Unsteady, digest_file
+from fetch_files import NoMore, Refused, Remote, Stream, Unsteady, digest_file
 
 TIMEOUT_S = 60
 # The hub says in Retry-After when it wants to be asked again; longer than this, a person should know.
@@ -68,7 +68,7 @@ class Hub:
         check = check_sha256 if large else check_git_blob
         return Remote(entry["path"], size, digest, partial(self._open, entry["path"]), partial(check, digest))
 
-    def _open(self, path: str, offset: int) -> tuple[IO[bytes], int]:
+    def _open(self, path: str, offset: int) -> tuple[Stream, int]:
         url = f"{self._endpoint}/{self._repository}/resolve/{self._revision}/{urllib.parse.quote(path)}"
         answer = self._ask(url, offset)
         return answer, offset if answer.status == 206 else 0

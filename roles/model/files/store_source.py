@@ -7,12 +7,12 @@ import hashlib
 import re
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
-from fetch_files import CHUNK_BYTES, NoMore, Refused, Remote, Unsteady, digest_file, say
+from fetch_files import CHUNK_BYTES, NoMore, Refused, Remote, Stream, Unsteady, digest_file, say
 
 SETTINGS = Config(
     retries={"max_attempts": 5, "mode": "standard"},
@@ -54,7 +54,7 @@ class ObjectStore:
             for item in objects
         ]
 
-    def _open(self, key: str, etag: str, offset: int) -> tuple[IO[bytes], int]:
+    def _open(self, key: str, etag: str, offset: int) -> tuple[Stream, int]:
         try:
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={offset}-", IfMatch=etag)
         except ClientError as error:
