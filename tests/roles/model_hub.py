@@ -28,6 +28,7 @@ class Hub:
     Attributes:
         altered: files whose first byte is sent wrong. cut_off: {file: bytes after which a connection is lost, once}.
         slow: files that are sent 64 KB at a time with a pause. shortened: files that end before their listed size.
+        busy: requests that are answered with 429 before the others.
         sent: {file: bytes that were sent}. tokens_elsewhere: tokens that reached the other host.
     """
 
@@ -39,6 +40,7 @@ class Hub:
     cut_off: dict[str, int] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     shortened: set[str] = field(default_factory=set)
+    busy: int = 0
     sent: dict[str, int] = field(default_factory=dict)
     tokens_elsewhere: list[str] = field(default_factory=list)
     endpoint: str = ""
@@ -79,6 +81,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if token := self.headers.get("Authorization"):
                 hub.tokens_elsewhere.append(token)
             self.send_content(unquote(parts.path[1:]))
+            return
+        if hub.busy:
+            hub.busy -= 1
+            self.answer(429, b"", {"Retry-After": "0"})
             return
         if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
             self.refuse(401, "GatedRepo", f"Access to model {hub.repository} is restricted.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from tests.roles.gpu_machines import RTX_PRO_6000_X4
 from tests.roles.nvidia_packages import DRIVER, Repository, install_as_images_do
 
 REPORT = STAND_IN / "nvidia-smi-q.txt"
-ROLES = ("nvidia_driver", "nvidia_fabric", "cuda_toolkit", "dcgm")
+ROLES = ("nvidia_driver", "nvidia_fabric", "cuda_toolkit", "dcgm", "node_facts")  # in the order of site.yml
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,8 @@ def test_both_install_work_and_change_nothing_again(node: GpuHost, repository: R
     assert node.ask("systemctl is-active nvidia-dcgm; systemctl is-enabled nvidia-dcgm") == "active\nenabled"
     assert node.ask("dcgmi discovery -l") == "4 GPUs found."
     assert node.run("dpkg-query -W nvidia-fabricmanager nvlsm", check=False).stdout == ""
+    record = json.loads(node.ask("cat /etc/decamp/node-facts.json"))
+    assert (record["driver"]["loaded"], record["cuda"]["toolkits"][0]["version"]) == (DRIVER, "13.0.2")
     second = node.play(*ROLES, **repository.variables)
     assert (second.status, second.changed) == (0, 0), second.output
 

@@ -133,12 +133,33 @@ def test_blank_disks_become_one_workspace_that_a_reboot_keeps(node: GpuHost, dis
     checked.says("Would make btrfs over " + ", ".join(settings["instance_storage_devices"]))
     assert disks.digest("blank-1", "blank-2") == before
 
+    # As in the first play of site.yml: what will be on these disks is not judged by the disk that is there now.
+    demands = {"workspace_mount_required": True, "workspace_min_free_bytes": 100 << 20}
+    size = {"model_source": "directory", "model_source_directory": "/etc", "model_size_bytes": 1 << 50}
+    steps = {
+        "look": Step("instance_storage", settings, "look"),
+        "workspace": Step("workspace", demands, "preflight"),
+        "model": Step("model", {**size, "model_directory": "/workspace/model"}, "preflight"),
+        "elsewhere": Step("model", {**size, "model_directory": "/models/current"}, "preflight"),
+    }
+    waiting = node.play_steps(steps, rescued=True)
+    assert (waiting.status, waiting.changed) == (0, 0), waiting.output
+    assert all(waiting.tell(name).startswith("not refused") for name in ("look", "workspace", "model"))
+    assert "/models/current: too little space" in waiting.tell("elsewhere")
+
     first = node.play("instance_storage", **settings)
     assert first.status == 0, first.output
     first.says("WARNING: /workspace is on instance storage", "a stop or an end of the node erases it")
     assert node.ask("findmnt -n -o FSTYPE,LABEL /workspace").split()[0] == "btrfs"
     # Both disks carry it: no single one has the room that the workspace shows.
     assert int(node.ask("df --block-size=1 --output=size /workspace | tail -1")) > 1.9 * DISK_BYTES
+    there = node.play_steps(
+        {**steps, "small": Step("workspace", {**demands, "workspace_min_free_bytes": 1 << 50}, "preflight")},
+        rescued=True,
+    )
+    assert there.tell("workspace").startswith("not refused")
+    assert "/workspace/model: too little space" in there.tell("model")
+    assert "/workspace: too little space" in there.tell("small")
     assert node.ask("ls -A /workspace") == ""  # an evacuation answers for every entry in there
     node.write("/workspace/results.jsonl", "1\n")
 

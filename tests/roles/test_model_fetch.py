@@ -166,6 +166,24 @@ class TestHub:
         assert "the hub refuses: expected 200, found 401 Access to model maker/model is restricted." in told[1]
         assert "(a token was given); run: export HF_TOKEN=" in told[1]
 
+    def test_a_hub_that_is_busy_is_asked_again_and_a_silent_one_is_told(
+        self, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub.busy = 2
+        status, said = fetch(tmp_path, *hub_source(hub))
+        assert status == 0, said
+        assert hub.busy == 0
+        monkeypatch.syspath_prepend(str(PROGRAM.parent))
+        import fetch_files  # type: ignore[import-not-found]
+        import hub_source as source  # type: ignore[import-not-found]
+
+        waited: list[float] = []
+        monkeypatch.setattr(fetch_files.time, "sleep", waited.append)
+        nowhere = source.Hub(f"http://127.0.0.1:{addresses.find_free_ports(1)[0]}", "a/b", COMMIT, "")
+        with pytest.raises(fetch_files.Refused, match=r"does not answer: .* after 5 tries: .*Connection refused"):
+            fetch_files.ask_patiently(nowhere.list_files)
+        assert waited == [0, 1, 2, 3]
+
     def test_another_commit_replaces_the_first(self, hub: Hub, tmp_path: Path) -> None:
         (tmp_path / "of-another-model.safetensors").write_bytes(b"x")
         (tmp_path / ".decamp-model.begun").write_text("another")

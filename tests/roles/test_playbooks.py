@@ -43,8 +43,10 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
         yield started
 
 
-def write_inventory(node: GpuHost, store: str, *, known_hosts: Path | None = None, extra_host: str = "") -> Path:
-    """An inventory as the stack's plugin makes it, for one node of the target rehearsal."""
+def write_inventory(
+    node: GpuHost, store: str, *, known_hosts: Path | None = None, extra_host: str = "", nodes: tuple[str, ...] = ()
+) -> Path:
+    """An inventory as the stack's plugin makes it, for one node of the target rehearsal; `nodes` are the stack's."""
     pinned = known_hosts or node.directory / "known_hosts"
     hosts: dict[str, Any] = {"node-1": {"ansible_host": node.address, "stack_node": {"name": "node-1", "deadline": ""}}}
     if extra_host:
@@ -54,7 +56,7 @@ def write_inventory(node: GpuHost, store: str, *, known_hosts: Path | None = Non
             "vars": {
                 "stack_name": "test",
                 "stack_target": "rehearsal",
-                "stack_nodes": ["node-1"],
+                "stack_nodes": list(nodes or ["node-1"]),
                 "stack_store": {"url": "s3://decamp/archive", "endpoint": store, "region": "us-east-1"},
                 "ansible_user": "root",
                 "ansible_ssh_private_key_file": str(node.private_key),
@@ -102,14 +104,61 @@ def test_a_foreign_host_and_a_missing_one_stop_everything(node: GpuHost, store: 
     assert result.exit_status != 0
     assert "foreign: stranger" in told
     assert not any(result.changed.values())
-    inventory = write_inventory(node, store)
-    inventory.write_text(
-        inventory.read_text().replace('"stack_nodes": ["node-1"]', '"stack_nodes": ["node-1", "node-2"]')
-    )
+    inventory = write_inventory(node, store, nodes=("node-1", "node-2"))
     result, told = play("evacuate.yml", inventory)
     assert result.exit_status != 0
     assert "missing: node-2" in told
     assert not any(result.changed.values())
+    # A part of the stack counts only when that was asked for, whatever a `false` on a command line is made of.
+    limited, told = play("evacuate.yml", inventory, limit="node-1", extra_vars={"allow_partial": "false"})
+    assert limited.exit_status != 0
+    assert "missing: node-2" in told
+    assert "run: without --limit and other inventories, or with -e allow_partial=true for these nodes alone" in told
+    assert not any(limited.changed.values())
+
+
+SMI = """#!/bin/sh
+case "$*" in
+*--query-gpu=index,name,utilization.gpu*--format=csv,noheader*)
+    echo "0, NVIDIA B200, 97 %, 151234 MiB, 183359 MiB, 61, 812.40 W" ;;
+*) echo "stand-in nvidia-smi: cannot: $*" >&2; exit 2 ;;
+esac
+"""
+METRICS = """# TYPE sglang:gen_throughput gauge
+sglang:gen_throughput{engine_type="unified",model_name="m",tp_rank="0"} 4321.5
+sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 12.0
+"""
+
+
+def serve_figures(node: GpuHost) -> None:
+    """Puts a server in SGLang's place that gives figures as it does, and a GPU that is busy."""
+    node.write("/usr/local/bin/nvidia-smi", SMI, "0755")
+    node.write("/srv/figures/health", "")
+    node.write("/srv/figures/metrics", METRICS)
+    command = f"/usr/bin/python3 -m http.server --bind {node.address} --directory /srv/figures 30000"
+    node.write("/etc/systemd/system/sglang.service", f"[Service]\nExecStart={command}\n")
+    node.run("systemctl daemon-reload; systemctl start sglang")
+
+
+def look(inventory: Path) -> list[str]:
+    """Gives what status.yml shows of the node, which is a screen at most and changes nothing."""
+    result, told = play("status.yml", inventory)
+    assert result.exit_status == 0, told
+    assert not any(result.changed.values())
+    (lines,) = [lines for host, task, lines in result.messages if task == "Show the node"]
+    assert len(lines) <= 24
+    return lines
+
+
+def test_the_status_of_a_node_with_nothing_on_it(node: GpuHost, store: str) -> None:
+    lines = look(write_inventory(node, store))
+    assert lines[0] == "node-1: no deadline"
+    assert "sglang.service: not installed" in lines
+    assert "job-completions.service: not installed" in lines
+    assert any(line.startswith(f"server http://{node.address}:30000: no answer (") for line in lines)
+    assert "GPU: none" in lines
+    assert "/workspace: not there" in lines
+    assert lines[-1].startswith("last evacuation: none that counts (s3://decamp/archive/node-1: there is no receipt")
 
 
 def test_a_rental_ends_safe_with_no_secret_left_and_starts_again(node: GpuHost, store: str) -> None:
@@ -135,13 +184,36 @@ def test_a_rental_ends_safe_with_no_secret_left_and_starts_again(node: GpuHost, 
     ).stdout.split()
     assert found == ["0"]
     assert SECRET not in told
+
+    serve_figures(node)
+    node.write("/workspace/logs/job.log", "10 of 90 done, 3.2 a second, 25 s left\n")
+    node.run("chown decamp:decamp /workspace/logs/job.log")
+    node.run("rm -r /var/lib/decamp")  # what is in the store is enough to say how it stands
+    lines = look(inventory)
+    assert any(line.startswith("sglang.service: active (running) since ") for line in lines)
+    assert f"server http://{node.address}:30000: healthy; gen_throughput 4321.5, num_running_reqs 12" in lines
+    assert "GPU 0, NVIDIA B200, 97 %, 151234 MiB, 183359 MiB, 61, 812.40 W" in lines
+    assert any(line.startswith("disk of /workspace: ") and line.endswith(" GiB free") for line in lines)
+    assert "job.log: 10 of 90 done, 3.2 a second, 25 s left" in lines
+    assert any(line.startswith("1 files, 0.0 MiB changed since ") and line.endswith("job.log") for line in lines)
+    assert lines[-1].startswith("last evacuation: SAFE at ") and lines[-1].endswith(", the workspace changed since")
+    node.run("mv /usr/local/bin/decamp /usr/local/bin/decamp.away")
+    assert "unknown whether the workspace changed since (" in look(inventory)[-1]
+    node.run("mv /usr/local/bin/decamp.away /usr/local/bin/decamp")
+
     node.run("setsid sh -c 'exec sleep 300 >> /workspace/data/numbers.txt' < /dev/null 2> /dev/null & sleep 0.2")
     unsafe, told = play("evacuate.yml", inventory)
     assert unsafe.exit_status != 0
     assert "node-1: NOT SAFE" in told
     assert "/workspace/data/numbers.txt" in told
     node.run("kill $(pgrep -f '^sleep 300')")
-    assert play("evacuate.yml", inventory)[0].exit_status == 0
+    # The rest of the stack may be gone or silent: what is here is evacuated when that is asked for.
+    half = write_inventory(node, store, nodes=("node-1", "node-2"))
+    partial, told = play("evacuate.yml", half, limit="node-1", extra_vars={"allow_partial": "true"})
+    assert partial.exit_status == 0, told
+    assert "node-1: SAFE in s3://decamp/archive/node-1" in told
+    assert "node-2" not in told
+    assert look(inventory)[-1].endswith(", nothing changed since")
     before = node.run(
         "cd /workspace && find . -path ./data/hidden_states -prune -o -printf '%p %y %m %U %T@\\n' | sort"
     ).stdout

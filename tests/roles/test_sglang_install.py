@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.roles.gpu_host import GpuHost, Played, booted
+from tests.roles.gpu_host import GpuHost, Played, Step, booted
 from tests.roles.gpu_machines import RTX_PRO_6000_X4
 
 LOCK = Path(__file__).with_name("sglang_without_packages.txt")
@@ -23,7 +23,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuHost]:
     smi = RTX_PRO_6000_X4.format_smi("590.48", "13.1")
     with booted(tmp_path_factory.mktemp("rtx"), RTX_PRO_6000_X4, smi=smi) as started:
         answer = (
-            "#!/bin/sh\ncase $* in *memory.used*) echo 0, 4 ;; *) cat /var/lib/stand-in-gpu/nvidia-smi-q.txt ;; esac\n"
+            "#!/bin/sh\ncase $* in *memory.used*) printf '0, 4\\n1, '; cat /run/used-mib 2>/dev/null || echo 4 ;;"
+            " *) cat /var/lib/stand-in-gpu/nvidia-smi-q.txt ;; esac\n"
         )
         started.write("/usr/local/bin/nvidia-smi", answer, "0755")
         yield started
@@ -39,6 +40,7 @@ def play(node: GpuHost, *roles: str, **others: Any) -> Played:
         "sglang_min_free_bytes": 1,
         "sglang_host": node.address,
         "sglang_ready_limit_s": 60,
+        "sglang_restart_s": 0,
     }
     return node.play(*roles, **{**settings, **others})
 
@@ -53,16 +55,36 @@ def test_a_flag_that_sglang_refuses_stops_before_anything_is_started(node: GpuHo
 
 
 def test_the_environment_is_installed_once(node: GpuHost) -> None:
-    again = play(node, "sglang", sglang_state="configured")
+    stored = {
+        "sglang_hicache": True, "sglang_hicache_size_gb": 1, "sglang_hicache_storage_backend": "file",
+        "sglang_hicache_storage_directory": "/workspace/hicache", "sglang_state": "configured",
+    }  # fmt: skip
+    again = play(node, "sglang", **stored)
     assert again.status == 0, again.output
     assert again.changed <= 4  # the unit, its environment file and their directory; not the environment
-    last = play(node, "sglang", sglang_state="configured")
+    last = play(node, "sglang", **stored)
     assert (last.status, last.changed) == (0, 0), last.output
     unit = node.run("cat /etc/systemd/system/sglang.service").stdout
     assert '"--dp-size" "4"' in unit
+    assert '"--hicache-size" "1"' in unit and '"--hicache-storage-backend" "file"' in unit
+    environment = node.run("cat /etc/decamp/sglang.env; stat -c %a /etc/decamp/sglang.env").stdout
+    assert 'SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR="/workspace/hicache"\n600' in environment
 
 
 def test_a_server_that_cannot_start_is_told_with_the_journals_last_lines(node: GpuHost) -> None:
-    dead = play(node, "sglang", sglang_ready_limit_s=8)
+    dead = play(node, "sglang")
     assert dead.status != 0
     dead.says("not ready", "ModuleNotFoundError", "run: journalctl -u sglang.service")
+
+
+def test_a_stop_says_which_gpu_memory_is_still_held(node: GpuHost) -> None:
+    stop = {
+        "sglang": Step("sglang", {"service_stop_gpu_timeout_s": 2, "sglang_host": node.address}, "stop"),
+    }
+    node.run("echo 151234 > /run/used-mib")
+    held = node.play_steps(stop, rescued=True)
+    assert held.status == 0, held.output
+    expected = "sglang.service: stopped, but GPU memory is still held after 2 s: expected at most 600 MiB on each GPU"
+    assert f"{expected}, found GPU 1: 151234 MiB; run: nvidia-smi on the node" in held.tell("sglang")
+    node.run("rm /run/used-mib")
+    assert node.play_steps(stop, rescued=True).tell("sglang").startswith("not refused")

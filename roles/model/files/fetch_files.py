@@ -66,6 +66,20 @@ class Remote:
     find_fault: Callable[[Path], str]
 
 
+def ask_patiently(ask: Callable[[], list[Remote]]) -> list[Remote]:
+    """Returns what the source lists; raises Refused when it says no, or gives no answer in several tries."""
+    last, wait_s = "", 0.0
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(wait_s)
+        try:
+            return ask()
+        except (Unsteady, OSError, http.client.HTTPException) as error:
+            last = str(error) or type(error).__name__
+            wait_s = max(attempt, error.wait_s if isinstance(error, Unsteady) else 0)
+    raise Refused(f"the source does not answer: expected its list of files, found after {TRIES} tries: {last}")
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 

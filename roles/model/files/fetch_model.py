@@ -35,19 +35,19 @@ def list_files(directory: Path) -> Iterator[Path]:
 
 def fetch_remote(options: argparse.Namespace) -> None:
     """Fetches from the hub or the store; what went wrong is said, a line each, before this ends with status 1."""
-    from fetch_files import Refused, fetch
+    from fetch_files import Refused, ask_patiently, fetch
 
     try:
         if options.source == "huggingface":
             from hub_source import Hub
 
             token = os.environ.get("HF_TOKEN", "")
-            remotes = Hub(options.endpoint, options.repository, options.revision, token).list_files()
+            list_files_there = Hub(options.endpoint, options.repository, options.revision, token).list_files
         else:
             from store_source import ObjectStore
 
-            remotes = ObjectStore(options.url, options.endpoint_url, options.region).list_files()
-        fetch(remotes, options.target, options.free_after)
+            list_files_there = ObjectStore(options.url, options.endpoint_url, options.region).list_files
+        fetch(ask_patiently(list_files_there), options.target, options.free_after)
     except Refused as refused:
         say(str(refused))
         raise SystemExit(FAILED) from None
