@@ -32,6 +32,7 @@ INSTALLER = PACKAGE / "bundle_installer.py"
 FORMAT = 1
 # Newest first. A wheel may ask for glibc 2.34: Ubuntu 22.04 has 2.35, Debian 12 has 2.36.
 GLIBC_TAGS = ["manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014"]
+LOCK = "uv pip compile --generate-hashes"
 MACHINES = ("x86_64", "aarch64")
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # a zip's earliest: the same input must give the same bytes
 
@@ -83,11 +84,11 @@ def select_requirements(lock: str, python: str, machine: str) -> str:
             requirement = Requirement(specification.strip())
         except InvalidRequirement as error:
             raise BadInput(
-                specification.strip(), "not a locked requirement", expected="name==version", found=str(error)
+                specification.strip(), "not a locked requirement", expected="name==version", found=str(error), run=LOCK
             ) from None
         if not hashes or not any(str(item).startswith("==") for item in requirement.specifier):
             raise BadInput(
-                specification.strip(), "not locked", expected="name==version with --hash", found=content[:80]
+                specification.strip(), "not locked", expected="name==version with --hash", found=content[:80], run=LOCK
             )
         if requirement.marker is None or requirement.marker.evaluate(environment):
             extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""

@@ -11,6 +11,7 @@ from tests.roles.gpu_host import CHECKOUT, GpuHost, Played, Step, booted
 from tests.roles.gpu_machines import NO_GPU
 
 PORT = 30000
+UNLOCKED = CHECKOUT / "examples/completions/requirements.in"
 STRANGE = '100% of $HOME, "quoted" and back\\slashed'
 LIMITS = "LimitNOFILE LimitMEMLOCK LimitCORE KillMode Restart NoNewPrivileges"
 STANDIN = "/usr/local/lib/decamp/sglang/standin_server.py"
@@ -174,6 +175,7 @@ BAD_INPUT: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"sglang_preset": "b300"}, "sglang_preset: unknown: expected one of qwen3.6-27b-fp8_b200x8"),
     ("job", {"job_script": "missing.py"}, "job_source: no job"),
     ("job", {"job_environment": {"API_KEY": "x"}}, "API_KEY: looks like a secret"),
+    ("job", {"job_requirements": str(UNLOCKED)}, "not locked: expected name==version with --hash"),
 ]
 
 
