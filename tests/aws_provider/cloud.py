@@ -85,6 +85,8 @@ class Server:
     def __init__(self, cloud: Cloud) -> None:
         # Nothing of moto's asks anybody else, whatever the machine has.
         os.environ.setdefault("MOTO_EC2_LOAD_DEFAULT_AMIS", "true")
+        # moto has one account for the whole process: what another module's tests left in it is not this one's.
+        moto_api_backend.reset()
         self.cloud = cloud
         app = _Front(cloud, DomainDispatcherApplication(create_backend_app))
         self._server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=_QuietHandler)
