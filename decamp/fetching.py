@@ -15,7 +15,7 @@ from decamp.store.client import Store
 from decamp.store.failures import StoreRefusal
 
 _PIECE_BYTES = 8 << 20
-_AHEAD = 3
+_AHEAD = 2
 _ATTEMPTS = 4
 _LOOK = "decamp verify --read-back"
 
@@ -30,13 +30,13 @@ class ContentSource:
     def _place(self, record: ObjectRecord) -> tuple[Store, str]:
         return self._store.elsewhere(record.url) if record.url is not None else (self._store, record.key)
 
-    def whole(self, record: ObjectRecord) -> tuple[bytes, Finding | None]:
+    def whole(self, record: ObjectRecord) -> tuple[bytearray, Finding | None]:
         """Returns an object's content, and a finding where it is not what the manifest says."""
         store, key = self._place(record)
         try:
-            body = _fetch(store, key, 0, record.size) if record.size else b""
+            body = _fetch(store, key, 0, record.size) if record.size else bytearray()
         except StoreFailure as failure:
-            return b"", Finding(failure.where, failure.what, failure.expected, failure.found, _LOOK)
+            return bytearray(), Finding(failure.where, failure.what, failure.expected, failure.found, _LOOK)
         found = hashlib.sha256(body).digest()
         if found == record.sha256:
             return body, None
@@ -48,14 +48,14 @@ class ContentSource:
             _LOOK,
         )
 
-    def pieces(self, record: ObjectRecord, offset: int, size: int) -> Iterator[bytes]:
+    def pieces(self, record: ObjectRecord, offset: int, size: int) -> Iterator[bytearray]:
         """Yields `size` bytes of an object from `offset` on; ends early where the store has no more.
 
         Raises:
             StoreFailure: after several tries.
         """
         store, key = self._place(record)
-        waiting: collections.deque[Future[bytes]] = collections.deque()
+        waiting: collections.deque[Future[bytearray]] = collections.deque()
         starts = iter(range(offset, offset + size, _PIECE_BYTES))
         try:
             while True:
@@ -71,11 +71,16 @@ class ContentSource:
                 future.cancel()
 
 
-def _fetch(store: Store, key: str, start: int, end: int) -> bytes:
+def _fetch(store: Store, key: str, start: int, end: int) -> bytearray:
     """Returns the bytes of a range; one that comes back short is tried again."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            body = b"".join(store.get_chunks(key, 1 << 20, start=start, end=end))
+            body = bytearray(end - start)  # in place: to join chunks takes the memory twice
+            filled = 0
+            for chunk in store.get_chunks(key, 1 << 20, start=start, end=end):
+                body[filled : filled + len(chunk)] = chunk
+                filled += len(chunk)
+            del body[filled:]
             if len(body) == end - start or attempt == _ATTEMPTS:
                 return body
         except StoreFailure as failure:

@@ -81,7 +81,7 @@ class Placer:
                 self._warn(path, "the directory's mode or times cannot be set", error)
 
     def place_file(
-        self, entry: Entry, pieces: Iterator[bytes | memoryview], on_bytes: Callable[[int], None]
+        self, entry: Entry, pieces: Iterator[bytes | bytearray | memoryview], on_bytes: Callable[[int], None]
     ) -> str | None:
         """Writes a file and gives it its name when its digest is right; returns what was found instead, or None."""
         path = plain_path(entry.path)
@@ -183,13 +183,13 @@ class Placer:
                 self._warnings.append(Finding(shown(path), what, found=error.strerror or str(error), run="run as root"))
 
 
-def _write(descriptor: int, piece: bytes | memoryview) -> None:
+def _write(descriptor: int, piece: bytes | bytearray | memoryview) -> None:
     view = memoryview(piece)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def _write_sparse(descriptor: int, piece: bytes | memoryview) -> None:
+def _write_sparse(descriptor: int, piece: bytes | bytearray | memoryview) -> None:
     """Writes a piece and leaves a hole for each block of zeros. Pieces start at multiples of the block's size."""
     view = memoryview(piece)
     for start in range(0, len(view), _BLOCK_BYTES):

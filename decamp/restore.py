@@ -285,7 +285,7 @@ class _Restorer:
             self._place(entry, self._content.pieces(record, entry.offset or 0, entry.size), findings)
         return findings
 
-    def _place(self, entry: Entry, pieces: Iterator[bytes | memoryview], findings: list[Finding]) -> None:
+    def _place(self, entry: Entry, pieces: Iterator[bytes | bytearray | memoryview], findings: list[Finding]) -> None:
         try:
             found = self._placer.place_file(entry, pieces, self._progress.advance)
         except OSError as error:
