@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -113,12 +113,13 @@ class Store:
             return self._client
 
     def _connect(self) -> S3Client:
-        import boto3
+        # boto3's own client, without the parts of boto3 that nothing here uses: they take longer to load than it.
         from botocore.config import Config
+        from botocore.session import get_session
 
         endpoint_url = self.endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-        session = boto3.session.Session()
-        region = self._region or session.region_name or "us-east-1"
+        session = get_session()
+        region = self._region or session.get_config_variable("region") or "us-east-1"
         config = Config(
             signature_version="s3v4",
             connect_timeout=10,
@@ -132,7 +133,8 @@ class Store:
             response_checksum_validation="when_required",
             s3={"addressing_style": "path" if endpoint_url else "auto", "payload_signing_enabled": False},
         )
-        return session.client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        client = session.create_client("s3", endpoint_url=endpoint_url, region_name=region, config=config)
+        return cast("S3Client", client)
 
     def _where(self, key: str) -> str:
         return f"s3://{self.location.bucket}/{self.location.key(key)}"
