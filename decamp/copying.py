@@ -18,11 +18,12 @@ from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.gathering import BATCH_BYTES, BATCH_FILES, Gathered, Gathering, gather
 from decamp.index import Index, ObjectRecord
-from decamp.packs import PACK_PREFIX, PACKED_FILE_LIMIT_BYTES, Member, Pack, new_pack_key
+from decamp.packs import PACKED_FILE_LIMIT_BYTES, Member, Pack, new_pack_key
 from decamp.progress import Progress
 from decamp.reading import EntryChanged, OpenedFile
+from decamp.resuming import LeftUploads
 from decamp.rules import Rule
-from decamp.sending import AcceptedPart, ByteBudget, ResumedUpload, Sender, StartedUpload, upload_identity
+from decamp.sending import AcceptedPart, ByteBudget, Sender, StartedUpload
 from decamp.store.client import Store
 from decamp.store.probe import StoreTraits
 from decamp.transfer import NotKept
@@ -52,6 +53,7 @@ class Copier:
     Attributes:
         totals: what was done so far.
         findings: why entries could not be read, by path as the index has it.
+        left_uploads: multipart uploads of an earlier run.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class Copier:
         self._pack = Pack()
         self._budget = ByteBudget(_BUDGET_BYTES)
         self._sender = Sender(store, traits, self._budget, self._workers.stop, self._progress.advance)
-        self._resumable: dict[str, tuple[str, ResumedUpload]] = {}  # by the identity of the file's state
+        self.left_uploads = LeftUploads(store, index)
         self.totals = CopyTotals()
         self.findings: dict[bytes, Finding] = {}
 
@@ -90,44 +92,6 @@ class Copier:
     def __exit__(self, *_: object) -> None:
         self._workers.close()
         self._gathering.close()
-
-    def adopt_uploads(self) -> None:
-        """Ends multipart uploads that an earlier run left, except those that can be continued."""
-        known = {
-            (row[0], row[1]): (row[2], row[3])
-            for row in self._index.query("SELECT key, upload_id, part_bytes, identity FROM upload")
-        }
-        live = (
-            {
-                upload_identity(entry)
-                for entry in self._index.entries(f"state={int(State.PENDING)} AND size>{PACKED_FILE_LIMIT_BYTES}")
-            }
-            if known
-            else set()
-        )
-        for key, upload_id in self._store.list_uploads():
-            part_bytes, identity = known.get((key, upload_id), (0, ""))
-            if identity in live:
-                told = self._index.accepted_parts(upload_id)
-                parts = {
-                    number: (checksum or told.get((number, etag), ""), etag)
-                    for number, (etag, checksum, _) in self._store.list_parts(key, upload_id).items()
-                }
-                self._resumable[identity] = key, ResumedUpload(upload_id, part_bytes, parts)
-            else:
-                self._abort(key, upload_id)
-        self._index.commit()
-
-    def drop_uploads(self) -> None:
-        """Ends the multipart uploads that could have been continued and were not needed."""
-        while self._resumable:
-            _, (key, resumed) = self._resumable.popitem()
-            self._abort(key, resumed.upload_id)
-        self._index.commit()
-
-    def _abort(self, key: str, upload_id: str) -> None:
-        self._store.abort_upload(key, upload_id)
-        self._index.drop_upload(key, upload_id)
 
     def copy_tier(self, tier: int) -> None:
         """Copies every pending file of a tier; returns when each is proven, changed, unreadable or given up."""
@@ -286,51 +250,28 @@ class Copier:
 
     def _send_large(self, entry: Entry) -> None:
         key = self._writable_key(entry)
-        as_pack = key is None
-        started_key, resumed = self._resumable.pop(upload_identity(entry), (None, None))
+        started_key, resumed = self.left_uploads.take(entry, key)
         target = key or started_key or new_pack_key()
-        if (
-            resumed is not None
-            and started_key is not None
-            and (started_key != target or as_pack != started_key.startswith(PACK_PREFIX))
-        ):
-            self._abort(started_key, resumed.upload_id)
-            resumed = None
-            target = key or new_pack_key()
         if key is not None:
             self._index.forget_content(entry.path, key)
             self._index.commit()
         else:
             self._release_own_plain(entry)
 
+        def note_started(started: StartedUpload) -> None:
+            self._workers.tell(lambda: self.left_uploads.note_started(started))
+
+        def note_part(part: AcceptedPart) -> None:
+            self._workers.tell(lambda: self.left_uploads.note_part(part))
+
         def send(file: OpenedFile, entry: Entry) -> Result:
             checks = check_entry(entry, self._rules)
             record, digest, offset = self._sender.send_file(
-                file, entry, target, as_pack, self._workers.uploads, self._note_started, self._note_part, resumed
+                file, entry, target, key is None, self._workers.uploads, note_started, note_part, resumed
             )
             return self._stored_plain(entry, record, digest, offset, checks)
 
         self._workers.submit(self._workers.readers, lambda: self._guarded(entry, send))
-
-    def _note_started(self, started: StartedUpload) -> None:
-        def note() -> None:
-            self._index.execute(
-                "INSERT OR REPLACE INTO upload VALUES (?, ?, ?, ?)",
-                (started.key, started.upload_id, started.part_bytes, started.identity),
-            )
-            self._index.commit()
-
-        self._workers.tell(note)
-
-    def _note_part(self, part: AcceptedPart) -> None:
-        def note() -> None:
-            self._index.execute(
-                "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)",
-                (part.upload_id, part.number, part.etag, part.checksum),
-            )
-            self._index.commit()
-
-        self._workers.tell(note)
 
     def _guarded(self, entry: Entry, work: Callable[[OpenedFile, Entry], Result]) -> Result:
         """Opens the file for some work in a reader thread; a change or a read error is a result too."""

@@ -279,7 +279,7 @@ class Evacuation:
         )
         outcome.warnings.extend(existing.warnings)
         with Copier(self._store, index, self._spec.rules, traits, existing, self._progress, has_earlier) as copier:
-            copier.adopt_uploads()
+            copier.left_uploads.adopt()
             settled = False
             for round_number in range(1, ROUNDS + 1):
                 self._copy_round(copier)
@@ -293,7 +293,7 @@ class Evacuation:
                 census = Census(self._spec, self._mounts)
                 self._walk(census)
             if copier.failure is None:
-                copier.drop_uploads()
+                copier.left_uploads.drop()
             self._note_totals(copier)
         if copier.failure is not None:
             self._note_failure(copier.failure)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pulumi
 import pulumi_aws as aws
@@ -127,18 +126,33 @@ class Network(pulumi.ComponentResource):
             )
         # EFA wants all traffic of the group with itself, in both directions (EC2 User Guide, "Get started with EFA and
         # MPI", 2025).
-        every: dict[str, Any] = {
-            "security_group_id": group.id,
-            "ip_protocol": "-1",
-            "tags": self._tags,
-            "opts": options,
-        }
-        among: dict[str, Any] = {"description": "Among the nodes", "referenced_security_group_id": group.id, **every}
         self.resources += [
-            aws.vpc.SecurityGroupIngressRule("from-each-other", **among),
-            aws.vpc.SecurityGroupEgressRule("to-each-other", **among),
+            aws.vpc.SecurityGroupIngressRule(
+                "from-each-other",
+                security_group_id=group.id,
+                description="Among the nodes",
+                ip_protocol="-1",
+                referenced_security_group_id=group.id,
+                tags=self._tags,
+                opts=options,
+            ),
             aws.vpc.SecurityGroupEgressRule(
-                "to-anywhere", description="Packages, models, S3", cidr_ipv4=ANYWHERE, **every
+                "to-each-other",
+                security_group_id=group.id,
+                description="Among the nodes",
+                ip_protocol="-1",
+                referenced_security_group_id=group.id,
+                tags=self._tags,
+                opts=options,
+            ),
+            aws.vpc.SecurityGroupEgressRule(
+                "to-anywhere",
+                security_group_id=group.id,
+                description="Packages, models, S3",
+                ip_protocol="-1",
+                cidr_ipv4=ANYWHERE,
+                tags=self._tags,
+                opts=options,
             ),
         ]
         return group.id
