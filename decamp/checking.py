@@ -62,7 +62,9 @@ def failed_checks(index: Index, rules: tuple[Rule, ...]) -> tuple[list[Finding],
     """Returns the failed checks of entries worth keeping: those that refuse, and those that only mark."""
     refusing: list[Finding] = []
     marking: list[Finding] = []
-    own = "(hardlink IS NULL OR checks IS NOT (SELECT f.checks FROM entry f WHERE f.path=entry.hardlink))"
+    # A further name repeats its first one's results; under a rule of its own they may refuse where those only mark.
+    first = "SELECT 1 FROM entry f WHERE f.path=entry.hardlink AND f.checks IS entry.checks AND f.rule=entry.rule"
+    own = f"(hardlink IS NULL OR NOT EXISTS ({first}))"
     for entry in index.entries(f"checks LIKE '%\"passed\":false%' AND state={int(State.PROVEN)} AND {own}"):
         mark_only = rules[entry.rule].mark_only if entry.rule >= 0 else False
         for result in json.loads(entry.checks or "[]"):

@@ -347,6 +347,14 @@ def test_a_hard_link_is_checked_as_what_each_of_its_names_says(node: EngineNode)
     node.evacuate_safely()
 
 
+def test_what_only_marks_one_name_refuses_under_another(node: EngineNode) -> None:
+    node.fill({"a.jsonl": b'{"v": 1}\n'})
+    (node.root / "b.jsonl").hardlink_to(node.root / "a.jsonl")
+    check = {"tier": "irreplaceable", "check": {"kind": "jsonl", "min_rows": 2}}
+    node.rules = [{"match": "a.jsonl", "on_failure": "mark", **check}, {"match": "b.jsonl", **check}]
+    assert [os.path.basename(reason["path"]) for reason in node.refuse()] == ["b.jsonl"]
+
+
 @pytest.mark.parametrize("evacuated", [False, True])
 def test_a_dry_run_changes_nothing(node: EngineNode, evacuated: bool) -> None:
     node.fill({"a": b"A", "big": MEBIBYTE * 2})
