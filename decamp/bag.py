@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import decamp
-from decamp.entries import line_encoder
+from decamp.census import census_line
+from decamp.entries import State, line_encoder
 from decamp.index import Index, ObjectRecord
 from decamp.packs import PACK_PREFIX
-from decamp.rules import Rule
+from decamp.rules import GARBAGE, TIERS, Rule
 from decamp.store.client import Store, base64_digest
 from decamp.transfer import confirm_kept, put_file, retried
 
@@ -31,6 +32,7 @@ REPORT = "decamp/report.html"
 SYSTEM = "decamp/system/"
 RECEIPT = "decamp/receipt.json"
 ABANDONED = "decamp/abandoned.json"
+_GARBAGE = TIERS.index(GARBAGE)
 DECLARATION = b"BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 
 
@@ -146,13 +148,20 @@ class TagFiles:
             path.unlink(missing_ok=True)
 
 
-def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rule, ...], machine_id: str) -> None:
-    """Stores entries.jsonl, objects.jsonl, the manifest, fetch.txt and bag-info.txt as the index has them now."""
+def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rule, ...], machine_id: str) -> str:
+    """Stores entries.jsonl, objects.jsonl, the manifest, fetch.txt and bag-info.txt as the index has them now.
+
+    Returns:
+        The digest of a census that meets exactly what entries.jsonl lists of the node.
+    """
+    listed = hashlib.sha256()
 
     def entries(write: Callable[[bytes], object]) -> None:
         encode = line_encoder(rules)
         for entry in index.entries():
             write(encode(entry))
+            if entry.tier != _GARBAGE and entry.state != State.GONE:
+                listed.update(census_line(entry))
 
     payload_bytes = payload_count = 0
     fetched: list[ObjectRecord] = []
@@ -188,6 +197,7 @@ def write_tag_files(tags: TagFiles, index: Index, store: Store, rules: tuple[Rul
             f"Payload-Oxum: {payload_bytes}.{payload_count}\n"
         ).encode(),
     )
+    return listed.hexdigest()
 
 
 def write_tag_manifest(tags: TagFiles) -> str:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from decamp.entries import Kind, shown, sort_key
+from decamp.entries import Entry, Kind, shown, sort_key
 from decamp.findings import Finding
 from decamp.host import Mount, kernel_mount_points, mount_of
 from decamp.rules import GARBAGE, TIERS, RuleBook
@@ -24,6 +24,19 @@ _KINDS = {
     stat.S_IFBLK: Kind.BLOCK_DEVICE,
     stat.S_IFCHR: Kind.CHARACTER_DEVICE,
 }
+_FORMATS = {kind: number for number, kind in _KINDS.items()}
+_INODES = (1 << 64) - 1
+# What the digest is over: path, kind, size, mode, owner, group, mtime, ctime, inode of each entry worth keeping.
+_LINE = b"%b\0%d %d %d %d %d %d %d %d\n"
+
+
+def census_line(entry: Entry) -> bytes:
+    """What an entry of the index adds to the digest of the walk that met it."""
+    mode = _FORMATS[Kind(entry.kind)] | entry.mode
+    return _LINE % (
+        *(entry.path, entry.kind, entry.size, mode, entry.uid, entry.gid),
+        *(entry.mtime_ns, entry.ctime_ns, entry.ino & _INODES),
+    )
 
 
 @dataclass(slots=True)
@@ -195,7 +208,7 @@ class Census:
             status = seen.status
             self.entries += 1
             self._digest.update(
-                b"%b\0%d %d %d %d %d %d %d %d\n"
+                _LINE
                 % (
                     seen.key,
                     seen.kind,

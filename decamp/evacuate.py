@@ -28,7 +28,7 @@ from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
-from decamp.index import Index, remove_index
+from decamp.index import Index, copy_index, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
@@ -89,12 +89,12 @@ class Evacuation:
         """
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
         with _usable(path), lock_index(path):
-            self._index = Index(path)
+            self._index = Index(path, is_kept=True)
             try:
                 self._run()
             finally:
-                with contextlib.suppress(sqlite3.Error):
-                    self._index.close()
+                with contextlib.suppress(sqlite3.Error, OSError):
+                    self._index.close(is_settled=self.outcome.receipt is not None)
         self._progress.finish()
         return self.outcome
 
@@ -104,7 +104,8 @@ class Evacuation:
         copy = Path(f"{path}.dry-run-{os.getpid()}")
         try:
             with _usable(path):
-                self._index = Index(path).copy_to(copy) if path.exists() else Index(copy)
+                copy_index(path, copy)
+                self._index = Index(copy, is_kept=True)
                 self.outcome.is_dry_run = True
                 self._run(is_dry_run=True)
                 self._index.close()

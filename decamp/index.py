@@ -3,11 +3,19 @@
 The store is the truth. The index makes a rerun cheap: it remembers which content, read from which file at which
 time, the store has taken. Before any of that counts, the store's own listing has to agree (see `decamp.bag`), and
 a lost or foreign index is rebuilt from the bag.
+
+SQLite does not notice a bit that a disk lost in a row. So an index that is kept between runs has its digest beside
+it: the main file changes only at the end of a run that proved everything, and what a run writes until then is in
+the write-ahead log, whose frames SQLite holds against checksums of their own (sqlite.org/walformat.html, "Checksum
+Algorithm"). So after a kill the next run continues; a main file with another digest is thrown away.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -74,16 +82,31 @@ class BusyIndex(DecampError):
 
 
 class Index:
-    """The index of one bag. Used from one thread; open it with `Index.open` or, for a passing use, in a new file.
+    """The index of one bag. Used from one thread.
+
+    Args:
+        path: the SQLite file; made where there is none.
+        is_kept: it is kept between runs, with its digest; else it serves one command and is removed.
 
     Raises:
-        DecampError: the state directory cannot be written.
+        sqlite3.Error: it cannot be opened or written.
+        OSError: its digest cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_kept: bool = False) -> None:
         self.path = path
+        self._is_kept = is_kept
+        if is_kept and path.exists() and not _has_digest(path):
+            remove_index(path)
         self._connection = self._connect(path)
-        self._pending_writes = 0
+        self._reader: sqlite3.Connection | None = None
+        if is_kept:
+            self._connection.execute("PRAGMA wal_autocheckpoint=0")
+            if not _digest_path(path).exists():
+                self._bring_in_log()
+            # The last connection to close moves the log to the main file, unless it may only read.
+            self._reader = self.snapshot()
+            self._reader.execute("SELECT 1 FROM sqlite_master").fetchall()
 
     @staticmethod
     def _connect(path: Path) -> sqlite3.Connection:
@@ -106,17 +129,34 @@ class Index:
             remove_index(path)  # unreadable or of another version: the bag has all of it
         raise AssertionError("unreachable")
 
-    def close(self) -> None:
-        self.commit()
-        self._connection.close()
+    def close(self, *, is_settled: bool = True) -> None:
+        """Closes the index.
 
-    def copy_to(self, path: Path) -> Index:
-        """Closes the index and returns a copy of it in another file, which can be changed without consequences."""
-        self.commit()  # a backup waits for ever for its own connection's transaction
-        with contextlib.closing(sqlite3.connect(path)) as target:
-            self._connection.backup(target)
-        self.close()
-        return Index(path)
+        Args:
+            is_settled: the bag has all that the index says. Else the log stays as it is, for the next run: nothing
+                that happens here can cost what this one proved.
+        """
+        log = Path(f"{self.path}-wal")
+        try:
+            self.commit()
+            if self._is_kept and is_settled and log.exists() and log.stat().st_size:
+                self._bring_in_log()
+        finally:
+            self._connection.close()
+            if self._reader is not None:
+                self._reader.close()
+
+    def _bring_in_log(self) -> None:
+        """Moves what the log holds to the main file, and keeps the new digest.
+
+        A kill in between leaves a file with another digest, and the next run builds the index anew from the bag.
+        """
+        is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise sqlite3.OperationalError("another connection reads the index")
+        fresh = Path(f"{_digest_path(self.path)}.new")
+        fresh.write_text(_file_digest(self.path), encoding="ascii")
+        os.replace(fresh, _digest_path(self.path))
 
     # Transactions: writes gather in one and are made durable by commit().
 
@@ -358,10 +398,36 @@ class Index:
         self.execute(f"DELETE FROM upload WHERE {condition}", values)
 
 
+def copy_index(path: Path, target: Path) -> None:
+    """Copies an index's files, which another run may be writing; what does not fit together is no index then."""
+    for suffix in (".sha256", "", "-wal"):  # the main file never before its digest
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(f"{path}{suffix}", f"{target}{suffix}")
+
+
 def remove_index(path: Path) -> None:
     """Removes an index's files; there may be none."""
-    for suffix in ("", "-wal", "-shm"):
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    for name in (f"{path}-wal", f"{path}-shm", path, _digest_path(path)):
+        Path(name).unlink(missing_ok=True)
+
+
+def _digest_path(path: Path) -> Path:
+    return Path(f"{path}.sha256")
+
+
+def _has_digest(path: Path) -> bool:
+    try:
+        return _digest_path(path).read_text(encoding="ascii") == _file_digest(path)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def signed(value: int) -> int:

@@ -79,7 +79,7 @@ class Proving:
             for entry in index.entries(f"state={int(State.UNREADABLE)}")
         ]
         self.progress.start("prove")
-        tags, tag_manifest_sha256 = self.write_tags(traits)
+        tags, tag_manifest_sha256, listed_sha256 = self.write_tags(traits)
         agreement = agree(self.store, index)
         outcome.warnings.extend(agreement.warnings)
         if agreement.dropped or agreement.adopted:
@@ -97,17 +97,23 @@ class Proving:
             if reason not in outcome.reasons:
                 outcome.reasons.append(reason)
         if not outcome.reasons:
+            if listed_sha256 != census.sha256:
+                return False  # entries.jsonl is not the list of what the walk met
             self._write_receipt(census, tags, tag_manifest_sha256, traits)
         return True
 
-    def write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str]:
-        """Stores the tag files of the bag as the index has it now; returns them and the tag manifest's SHA-256."""
+    def write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str, str]:
+        """Stores the tag files of the bag as the index has it now.
+
+        Returns:
+            The files, the tag manifest's SHA-256, and the digest of a census that meets what entries.jsonl lists.
+        """
         tags = TagFiles(self.store, self.index.path, traits.checks_puts and traits.checks_parts and not self.read_back)
         tags.put_all({SYSTEM + name: content for name, content in self.system.result().items()})
-        write_tag_files(tags, self.index, self.store, self.spec.rules, self.identity.machine_id)
+        listed = write_tag_files(tags, self.index, self.store, self.spec.rules, self.identity.machine_id)
         tags.put(REPORT, render_report(self.outcome, self.index, self.spec, self.identity))
         digest = write_tag_manifest(tags)
-        return tags, digest
+        return tags, digest, listed
 
     def read_everything_back(self) -> None:
         """Reads every object of the payload; one with other content is a reason, and is sent anew by the next run."""

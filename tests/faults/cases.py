@@ -157,12 +157,13 @@ class Case:
                 os.chown(path, self.plan.uid, self.plan.uid)
 
     def _damage_state(self) -> None:
-        for path in sorted(self.state.rglob("*")):
-            if path.is_file() and path.stat().st_size:
-                body = bytearray(path.read_bytes())
-                for _ in range(self.rng.choice([1, 20, 2000])):
-                    body[self.rng.randrange(len(body))] ^= 1 << self.rng.randrange(8)
-                path.write_bytes(bytes(body))
+        """Bits of one or more of the index's files become others, as on a disk that loses them."""
+        files = [path for path in sorted(self.state.rglob("*")) if path.is_file() and path.stat().st_size]
+        for path in self.rng.sample(files, self.rng.randint(1, len(files))) if files else ():
+            body = bytearray(path.read_bytes())
+            for _ in range(self.rng.choice([1, 20, 2000])):
+                body[self.rng.randrange(len(body))] ^= 1 << self.rng.randrange(8)
+            path.write_bytes(bytes(body))
 
     # --- a run ---
     def _schedule(self, number: int, step: Step) -> Schedule:

@@ -143,13 +143,21 @@ def tampered_at_the_end() -> Plans:
         yield _one(Step(), tampers=kind)
 
 
+def damaged_state() -> Plans:
+    """Bits of the node's own memory are others at the next run, after a run that ended and after one that did not."""
+    tree = [["ordinary", "many_files", "xattrs", "hard_links"]]
+    for at in range(16, 48):
+        yield Plan(0, tree, steps=[Step(), Step(between="damage state"), Step(between="damage state")])
+        yield Plan(0, tree, steps=[Step(kill=(9, at)), Step(between="damage state"), Step()])
+
+
 ALL: dict[str, Callable[[], Plans]] = {
     made.__name__.replace("_", " "): made
     for made in (
         plain, change_at_every_request, unseen_change_at_every_request, link_at_every_request,
         unseen_change_between_runs, mapped, held_open, same_second, unreadable, corrupted_uploads, careless_store,
         one_wrong_upload, one_lost_upload, tampered_between_runs, emptied_between_runs, old_state, forgotten_tokens,
-        killed_while_changing, tampered_at_the_end,
+        killed_while_changing, tampered_at_the_end, damaged_state,
     )
 }  # fmt: skip
 

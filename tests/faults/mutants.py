@@ -281,6 +281,22 @@ _ALL = [
         ("killed while changing",),
         guarded="the receipt names the manifest, which is another one then",
     ),
+    Mutant(
+        "a damaged index is used",
+        "the index is not held against its digest",
+        "if is_kept and path.exists() and not _has_digest(path):",
+        "if False:",
+        ("damaged state",),
+        also=("the list is not held against the walk",),
+    ),
+    Mutant(
+        "the list is not held against the walk",
+        "entries.jsonl need not list what the walk met",
+        "if listed_sha256 != census.sha256:",
+        "if False:",
+        ("damaged state",),
+        guarded="an index that is damaged has another digest",
+    ),
 ]
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 

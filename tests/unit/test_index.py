@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from decamp.entries import State, sort_key
+from decamp.entries import Entry, State, sort_key
 from decamp.errors import BadInput
-from decamp.index import Index, ObjectRecord, signed
+from decamp.index import Index, ObjectRecord, copy_index, signed
 from decamp.state_directory import index_path, state_directory
 from tests.unit.entry_samples import make_entry
 
@@ -114,13 +116,88 @@ def test_facts_are_kept_and_cleared(path: Path) -> None:
     assert (index.fact("y"), list(index.objects()), list(index.entries())) == (None, [], [])
 
 
+def kept_index(path: Path, count: int = 40) -> Index:
+    """An index that is kept, with entries in the main file and as many more in the log, as a kill leaves it."""
+    index = Index(path, is_kept=True)
+    for start in (0, count):
+        names = (b"/%03d" % number for number in range(start, start + count))
+        index.put_entries(make_entry(name, b"x", link=b"y" * 200) for name in names)
+        index.commit()
+        if start == 0:
+            index.close()
+            index = Index(path, is_kept=True)
+    return index
+
+
+def entries_of_copy(path: Path, tmp_path: Path) -> list[Entry]:
+    """What another run would find in the files as they are."""
+    with tempfile.TemporaryDirectory(dir=tmp_path) as directory:
+        copy = Path(directory, "copy.sqlite")
+        copy_index(path, copy)
+        index = Index(copy, is_kept=True)
+        found = list(index.entries())
+        index.close()
+        return found
+
+
 def test_a_copy_can_be_changed_without_consequences(path: Path, tmp_path: Path) -> None:
-    index = Index(path)
-    index.put_object(record("data/a"))
-    copy = index.copy_to(tmp_path / "copy.sqlite")
-    copy.drop_object("data/a")
+    index = kept_index(path)
+    copied = tmp_path / "copy.sqlite"
+    copy_index(path, copied)
+    copy = Index(copied, is_kept=True)
+    copy.clear()
     copy.close()
-    assert [item.key for item in Index(path).objects()] == ["data/a"]
+    assert len(list(index.entries())) == 80
+    assert list(Index(copied, is_kept=True).entries()) == []
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_what_was_written_is_there_after_an_end_and_after_a_kill(path: Path, tmp_path: Path, is_settled: bool) -> None:
+    index = kept_index(path)
+    before = path.read_bytes()
+    assert len(entries_of_copy(path, tmp_path)) == 80
+    index.close(is_settled=is_settled)
+    assert (path.read_bytes() == before) == (not is_settled)
+    assert len(entries_of_copy(path, tmp_path)) == 80
+
+
+def test_a_run_that_is_not_settled_leaves_the_main_file_alone_however_often(path: Path) -> None:
+    kept_index(path).close()
+    before = path.read_bytes()
+    for number in range(100, 103):
+        index = Index(path, is_kept=True)
+        index.put_entries([make_entry(b"/%03d" % number)])
+        index.close(is_settled=False)
+    assert path.read_bytes() == before
+    assert len(list(Index(path, is_kept=True).entries())) == 83
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", ".sha256"])
+def test_a_lost_bit_never_changes_what_is_said(path: Path, tmp_path: Path, suffix: str) -> None:
+    index = kept_index(path)
+    written = list(index.entries())
+    file = Path(f"{path}{suffix}")
+    body = file.read_bytes()
+    rng = random.Random(7)
+    lengths = set()
+    for _ in range(60):
+        damaged = bytearray(body)
+        damaged[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        file.write_bytes(damaged)
+        found = entries_of_copy(path, tmp_path)
+        assert found == written[: len(found)]
+        lengths.add(len(found))
+    file.write_bytes(body)
+    # Main file or digest: nothing is left. The log: what was committed before the damage.
+    assert lengths <= ({40, 80} if suffix == "-wal" else {0})
+    assert 80 not in lengths or suffix == "-wal"
+    index.close()
+
+
+def test_an_index_without_its_digest_is_made_anew(path: Path) -> None:
+    kept_index(path).close()
+    Path(f"{path}.sha256").unlink()
+    assert list(Index(path, is_kept=True).entries()) == []
 
 
 @pytest.mark.parametrize("content", [b"not a database", b"SQLite format 3\0" + bytes(100), b"\0" * 5000, b""])
