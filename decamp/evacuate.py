@@ -139,9 +139,15 @@ class Evacuation:
             index.release_held()
             agreement = self._agree(is_dry_run)
         changes = self._walk(census)
-        if self._proof_holds(receipt, agreement, census, changes):
-            if self._read_back:
-                self._proving().read_everything_back()
+        holds = self._proof_holds(receipt, agreement, census, changes)
+        if holds and self._read_back:
+            self._proving().read_everything_back()
+            if not outcome.reasons:
+                # That took its time: the answer is about the workspace as it is after it.
+                census = Census(self._spec, self._mounts)
+                changes = self._walk(census)
+                holds = self._proof_holds(receipt, agreement, census, changes)
+        if holds:
             outcome.reasons.extend(self._standing)  # writers, say: the archive stays as it is, and so does its receipt
             outcome.is_unchanged = True
             outcome.receipt = RECEIPT if not outcome.reasons else None

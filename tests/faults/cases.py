@@ -32,7 +32,7 @@ BUCKET = "cases"
 RUN_TIMEOUT_S = 90.0
 SAFE, NOT_SAFE, STORE, DAMAGED, INTERRUPTED = 0, 3, 4, 5, 130
 # A change that comes when the receipt is on its way is after the verdict's last look, and is the guard's to find.
-RECEIPT = r"/decamp/receipt\.json$"
+RECEIPT = r"^[^/]+/node-1/decamp/receipt\.json$"
 
 
 @dataclass
@@ -74,6 +74,7 @@ class Case:
         # Workspaces as they were when a receipt was on its way: if it arrived, it proves them, whatever the run said.
         self.sealed: list[list[Picture]] = []
         self.mounts: list[Mounted] = []
+        self.writer = Writer(self.rng, [])
         self.restores = 0
 
     # --- set-up ---

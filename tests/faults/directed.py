@@ -151,13 +151,19 @@ def damaged_state() -> Plans:
         yield Plan(0, tree, steps=[Step(kill=(9, at)), Step(between="damage state"), Step()])
 
 
+def change_while_read_back() -> Plans:
+    """A file changes while an unchanged archive is read back, object by object."""
+    for at in range(3, 9):
+        yield _one(Step(), Step(writes=[(at, ("flip", "remode")[at % 2])]), reads_back=True)
+
+
 ALL: dict[str, Callable[[], Plans]] = {
     made.__name__.replace("_", " "): made
     for made in (
         plain, change_at_every_request, unseen_change_at_every_request, link_at_every_request,
         unseen_change_between_runs, mapped, held_open, same_second, unreadable, corrupted_uploads, careless_store,
         one_wrong_upload, one_lost_upload, tampered_between_runs, emptied_between_runs, old_state, forgotten_tokens,
-        killed_while_changing, tampered_at_the_end, damaged_state,
+        killed_while_changing, tampered_at_the_end, damaged_state, change_while_read_back,
     )
 }  # fmt: skip
 

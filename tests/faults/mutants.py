@@ -297,6 +297,14 @@ _ALL = [
         ("damaged state",),
         guarded="an index that is damaged has another digest",
     ),
+    Mutant(
+        "no look after the reading back",
+        "the answer of an unchanged archive that was read back is about the workspace as it was before that",
+        "                census = Census(self._spec, self._mounts)\n                changes = self._walk(census)\n"
+        "                holds = self._proof_holds(receipt, agreement, census, changes)",
+        "                pass",
+        ("change while read back",),
+    ),
 ]
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 

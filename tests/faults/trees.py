@@ -178,7 +178,7 @@ class Maker:
 
     def xattrs(self) -> None:
         for path in self._some(self.entries()):
-            if not os.path.islink(path):
+            if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFREG, stat.S_IFDIR):  # others have none of a user's
                 os.setxattr(path, b"user.note", self.rng.choice([b"", b"text", bytes(range(256)), b"v" * 1000]))
 
     def owners(self) -> None:
