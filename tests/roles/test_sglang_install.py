@@ -45,6 +45,14 @@ def play(node: GpuHost, *roles: str, **others: Any) -> Played:
     return node.play(*roles, **{**settings, **others})
 
 
+def test_a_node_without_a_cuda_toolkit_is_told_before_anything_is_started(node: GpuHost) -> None:
+    told = play(node, "workspace", "sglang")
+    assert told.status != 0
+    told.says("/usr/local/cuda-13.0: no CUDA toolkit", "run: the role cuda_toolkit, or set sglang_cuda_home")
+    assert node.run("ls /etc/systemd/system/sglang.service", check=False).returncode != 0
+    node.run("mkdir -p /usr/local/cuda-13.0/bin && ln -s /bin/true /usr/local/cuda-13.0/bin/nvcc")
+
+
 def test_a_flag_that_sglang_refuses_stops_before_anything_is_started(node: GpuHost) -> None:
     refused = play(node, "workspace", "sglang", sglang_extra_flags=["--no-such-flag"])
     assert refused.status != 0
@@ -69,12 +77,15 @@ def test_the_environment_is_installed_once(node: GpuHost) -> None:
     assert '"--hicache-size" "1"' in unit and '"--hicache-storage-backend" "file"' in unit
     environment = node.run("cat /etc/decamp/sglang.env; stat -c %a /etc/decamp/sglang.env").stdout
     assert 'SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR="/workspace/hicache"\n600' in environment
+    assert 'CUDA_HOME="/usr/local/cuda-13.0"\n' in environment
+    assert 'HOME="/var/cache/sglang"\n' in environment
 
 
 def test_a_server_that_cannot_start_is_told_with_the_journals_last_lines(node: GpuHost) -> None:
     dead = play(node, "sglang")
     assert dead.status != 0
     dead.says("not ready", "ModuleNotFoundError", "run: journalctl -u sglang.service")
+    assert node.ask("stat -c '%U %a' /var/cache/sglang") == "decamp 750"
 
 
 def test_a_stop_says_which_gpu_memory_is_still_held(node: GpuHost) -> None:
