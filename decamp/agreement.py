@@ -9,6 +9,7 @@ from decamp.entries import State, plain_path, shown
 from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.index import Index, ObjectRecord
+from decamp.memory import RECEIPT_FACT
 from decamp.store.client import Store, StoredObject, base64_digest
 from decamp.store.probe import PROBE_PREFIX
 from decamp.transfer import read_digest
@@ -55,11 +56,14 @@ def agree(store: Store, index: Index, *, look_only: bool = False) -> Agreement:
     for record in index.objects_listed_otherwise():
         if not _is_still_there(store, record):
             outcome.dropped.append(record.key)
+    unknown = list(index.unknown_listed(PAYLOAD))
+    if outcome.dropped or unknown:
+        # From here on the index differs from what the receipt speaks of; if this run is killed, the next has to know.
+        index.set_fact(RECEIPT_FACT, None)
     for key in stale if not look_only else ():
         store.delete(key)
     for key in outcome.dropped:
         _drop(index, key, outcome)
-    unknown = list(index.unknown_listed(PAYLOAD))
     for key in unknown:
         if look_only:
             outcome.adopted.append(key)
@@ -104,14 +108,22 @@ def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
     stored = store.head(key)
     if stored is None:
         return
+    # An answer can be damaged: the store's checksum of the whole confirms it, or, where it has none, a second reading.
+    attested = stored.sha256 if stored.sha256 is not None and "-" not in stored.sha256 else None
     earlier = b""
-    for _ in range(_ADOPTION_READS):  # an answer can be damaged: the store's checksum or a second reading confirms it
+    for _ in range(_ADOPTION_READS):
         digest, size = read_digest(store, key)
-        if size == stored.size_bytes and (stored.sha256 == base64_digest(digest) or digest == earlier):
+        is_confirmed = base64_digest(digest) == attested if attested is not None else digest == earlier
+        if size == stored.size_bytes and is_confirmed:
             break
         earlier = digest
     else:
-        raise StoreFailure(f"{store.location.url}/{key}", "the object reads differently each time", run="run again")
-    checksum = stored.sha256 if stored.sha256 == base64_digest(digest) else None
-    index.put_object(ObjectRecord(key, size, digest, stored.etag, checksum, None, "read_back"))
+        raise StoreFailure(
+            f"{store.location.url}/{key}",
+            "the object reads differently each time" if attested is None else "the object is not what the store says",
+            expected="" if attested is None else f"checksum {attested}",
+            found="" if attested is None else f"checksum {base64_digest(digest)}",
+            run="run again; if it stays so, remove that object",
+        )
+    index.put_object(ObjectRecord(key, size, digest, stored.etag, attested, None, "read_back"))
     outcome.adopted.append(key)

@@ -157,6 +157,25 @@ def change_while_read_back() -> Plans:
         yield _one(Step(), Step(writes=[(at, ("flip", "remode")[at % 2])]), reads_back=True)
 
 
+def killed_after_tampering() -> Plans:
+    """Somebody changes the archive, and the run that finds it is killed at one of its first requests."""
+    for at in range(3, 33):
+        detail = ("add", "delete", "flip")[at % 3]
+        yield _one(Step(), Step(between="tamper", detail=detail, kill=(9, at)), Step(), doubts=True)
+
+
+def unknown_objects_read_wrongly() -> Plans:
+    """A killed run's pack is unknown to the next one, and is read wrongly twice, the same way."""
+    for at in range(27, 43, 2):
+        yield Plan(
+            0,
+            [["ordinary", "many_files"]],
+            steps=[Step(kill=(9, at)), Step(between="lose state")],
+            more_faults=lambda: [store.CorruptedGet(key="/data/", count=2)],
+            validates=True,
+        )
+
+
 ALL: dict[str, Callable[[], Plans]] = {
     made.__name__.replace("_", " "): made
     for made in (
@@ -164,6 +183,7 @@ ALL: dict[str, Callable[[], Plans]] = {
         unseen_change_between_runs, mapped, held_open, same_second, unreadable, corrupted_uploads, careless_store,
         one_wrong_upload, one_lost_upload, tampered_between_runs, emptied_between_runs, old_state, forgotten_tokens,
         killed_while_changing, tampered_at_the_end, damaged_state, change_while_read_back,
+        killed_after_tampering, unknown_objects_read_wrongly,
     )
 }  # fmt: skip
 

@@ -305,6 +305,20 @@ _ALL = [
         "                pass",
         ("change while read back",),
     ),
+    Mutant(
+        "a killed run forgets what it found",
+        "the index is brought in line with a changed bag, and still counts as what the receipt speaks of",
+        "if outcome.dropped or unknown:",
+        "if False:",
+        ("killed after tampering",),
+    ),
+    Mutant(
+        "two readings beat a checksum",
+        "an unknown object is what two readings say, whatever checksum the store has of it",
+        "base64_digest(digest) == attested if attested is not None else digest == earlier",
+        "base64_digest(digest) == attested or digest == earlier",
+        ("unknown objects read wrongly",),
+    ),
 ]
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 
