@@ -28,7 +28,8 @@ from decamp.errors import NotSafe, StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
-from decamp.index import Index, copy_index, remove_index
+from decamp.index import Index
+from decamp.index_file import copy_index, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress

@@ -4,18 +4,11 @@ The store is the truth. The index makes a rerun cheap: it remembers which conten
 time, the store has taken. Before any of that counts, the store's own listing has to agree (see `decamp.bag`), and
 a lost or foreign index is rebuilt from the bag.
 
-SQLite does not notice a bit that a disk lost in a row. So an index that is kept between runs has its digest beside
-it: the main file changes only at the end of a run that proved everything, and what a run writes until then is in
-the write-ahead log, whose frames SQLite holds against checksums of their own (sqlite.org/walformat.html, "Checksum
-Algorithm"). So after a kill the next run continues; a main file with another digest is thrown away.
+An index that is kept between runs is a checked file; `decamp.index_file` says how.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
-import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +17,7 @@ from typing import Any
 
 from decamp.entries import Entry, Kind, State
 from decamp.errors import DecampError
+from decamp.index_file import digest_path, has_its_digest, keep_digest, remove_index
 
 _SCHEMA_VERSION = 3
 _SCHEMA = """
@@ -96,13 +90,13 @@ class Index:
     def __init__(self, path: Path, *, is_kept: bool = False) -> None:
         self.path = path
         self._is_kept = is_kept
-        if is_kept and path.exists() and not _has_digest(path):
+        if is_kept and path.exists() and not has_its_digest(path):
             remove_index(path)
         self._connection = self._connect(path)
         self._reader: sqlite3.Connection | None = None
         if is_kept:
             self._connection.execute("PRAGMA wal_autocheckpoint=0")
-            if not _digest_path(path).exists():
+            if not digest_path(path).exists():
                 self._bring_in_log()
             # The last connection to close moves the log to the main file, unless it may only read.
             self._reader = self.snapshot()
@@ -154,9 +148,7 @@ class Index:
         is_busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise sqlite3.OperationalError("another connection reads the index")
-        fresh = Path(f"{_digest_path(self.path)}.new")
-        fresh.write_text(_file_digest(self.path), encoding="ascii")
-        os.replace(fresh, _digest_path(self.path))
+        keep_digest(self.path)
 
     # Transactions: writes gather in one and are made durable by commit().
 
@@ -396,38 +388,6 @@ class Index:
             condition, values = "key=? AND upload_id=?", [key, upload_id]
         self.execute(f"DELETE FROM part WHERE upload_id IN (SELECT upload_id FROM upload WHERE {condition})", values)
         self.execute(f"DELETE FROM upload WHERE {condition}", values)
-
-
-def copy_index(path: Path, target: Path) -> None:
-    """Copies an index's files, which another run may be writing; what does not fit together is no index then."""
-    for suffix in (".sha256", "", "-wal"):  # the main file never before its digest
-        with contextlib.suppress(FileNotFoundError):
-            shutil.copyfile(f"{path}{suffix}", f"{target}{suffix}")
-
-
-def remove_index(path: Path) -> None:
-    """Removes an index's files; there may be none."""
-    for name in (f"{path}-wal", f"{path}-shm", path, _digest_path(path)):
-        Path(name).unlink(missing_ok=True)
-
-
-def _digest_path(path: Path) -> Path:
-    return Path(f"{path}.sha256")
-
-
-def _has_digest(path: Path) -> bool:
-    try:
-        return _digest_path(path).read_text(encoding="ascii") == _file_digest(path)
-    except (FileNotFoundError, UnicodeDecodeError):
-        return False
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def signed(value: int) -> int:

@@ -284,7 +284,7 @@ _ALL = [
     Mutant(
         "a damaged index is used",
         "the index is not held against its digest",
-        "if is_kept and path.exists() and not _has_digest(path):",
+        "if is_kept and path.exists() and not has_its_digest(path):",
         "if False:",
         ("damaged state",),
         also=("the list is not held against the walk",),

@@ -11,7 +11,8 @@ import pytest
 
 from decamp.entries import Entry, State, sort_key
 from decamp.errors import BadInput
-from decamp.index import Index, ObjectRecord, copy_index, signed
+from decamp.index import Index, ObjectRecord, signed
+from decamp.index_file import copy_index
 from decamp.state_directory import index_path, state_directory
 from tests.unit.entry_samples import make_entry
 
