@@ -23,6 +23,7 @@ from decamp.entries import Entry
 from decamp.packs import member_header, padding
 from decamp.reading import EntryChanged, OpenedFile
 from decamp.rules import Rule
+from decamp.workers import Stopped
 
 BATCH_FILES = 128
 BATCH_BYTES = 2 << 20
@@ -89,6 +90,7 @@ class Helper:
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
+        self._is_stopped = False
         path = [str(Path(__file__).resolve().parent.parent), *sys.path]
         self._process: subprocess.Popen[bytes] | None = None
         with contextlib.suppress(OSError):  # this user may not run the interpreter, or there is no memory for it
@@ -100,17 +102,25 @@ class Helper:
             )
 
     def gather(self, entries: list[Entry]) -> Gathered:
-        """As `gather`, in the other process."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
+        """As `gather`, in the other process; raises Stopped when that was stopped meanwhile."""
+        process = self._process
+        if process is not None:
+            assert process.stdin is not None
+            assert process.stdout is not None
             try:
-                pickle.dump((self._rules, entries), self._process.stdin, pickle.HIGHEST_PROTOCOL)
-                self._process.stdin.flush()
-                return _receive(self._process.stdout)
+                pickle.dump((self._rules, entries), process.stdin, pickle.HIGHEST_PROTOCOL)
+                process.stdin.flush()
+                return _receive(process.stdout)
             except (OSError, EOFError, ValueError, pickle.UnpicklingError):
                 self.close()
+        if self._is_stopped:
+            raise Stopped
         return gather(entries, self._rules)
+
+    def stop(self) -> None:
+        """Ends the process for good; what it has in hand is nobody's work any more."""
+        self._is_stopped = True
+        self.close()
 
     def close(self) -> None:
         """Ends the process, whatever it is doing."""
@@ -196,6 +206,6 @@ class Gathering:
 
     def close(self) -> None:
         for helper in self._helpers:
-            helper.close()
+            helper.stop()
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)

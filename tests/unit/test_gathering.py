@@ -18,6 +18,7 @@ from decamp.entries import Entry
 from decamp.gathering import Gathered, Gathering, Helper, gather
 from decamp.packs import END_OF_ARCHIVE
 from decamp.rules import Check, Rule
+from decamp.workers import Stopped
 from tests.unit.entry_samples import make_entry
 
 RULES = (Rule("*.jsonl", "irreplaceable", check=Check("jsonl", {"min_rows": 2})),)
@@ -114,6 +115,12 @@ def test_the_work_of_a_helper_that_was_killed_is_done_here(
     assert told(helper.gather(entries)) == told(gather(entries, RULES))
     assert told(helper.gather(entries)) == told(gather(entries, RULES))
     assert pid not in find_children()
+
+
+def test_what_a_stopped_helper_has_in_hand_is_not_done_again(entries: list[Entry], helper: Helper) -> None:
+    helper.stop()
+    with pytest.raises(Stopped):
+        helper.gather(entries)
 
 
 def test_without_a_second_interpreter_the_work_is_done_here(
