@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from decamp.bag import PAYLOAD
@@ -10,11 +11,11 @@ from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.index import Index, ObjectRecord
 from decamp.memory import RECEIPT_FACT
-from decamp.store.client import Store, StoredObject, base64_digest
+from decamp.store.client import Store, StoredObject, base64_digest, composite_checksum
 from decamp.store.probe import PROBE_PREFIX
-from decamp.transfer import read_digest
+from decamp.transfer import part_bytes_for, read_through
 
-_ADOPTION_READS = 5
+_ADOPTION_READS = 4
 
 
 @dataclass
@@ -103,27 +104,73 @@ def _drop(index: Index, key: str, outcome: Agreement) -> None:
     index.drop_object(key)
 
 
+class Reading:
+    """What an object's bytes come to, as a whole and in the parts that an upload of ours would have."""
+
+    def __init__(self, part_bytes: int) -> None:
+        self._part_bytes = part_bytes
+        self.size_bytes = 0
+        self._whole = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        self._parts: list[tuple[hashlib._Hash, hashlib._Hash]] = []
+
+    def update(self, piece: bytes, /) -> None:
+        rest = memoryview(piece)
+        while rest:
+            filled = self.size_bytes % self._part_bytes
+            if filled == 0:
+                self._parts.append((hashlib.sha256(), hashlib.md5(usedforsecurity=False)))
+            taken = rest[: self._part_bytes - filled]
+            for digest in (*self._whole, *self._parts[-1]):
+                digest.update(taken)
+            self.size_bytes += len(taken)
+            rest = rest[len(taken) :]
+
+    @property
+    def sha256(self) -> bytes:
+        return self._whole[0].digest()
+
+    def is_confirmed_by(self, stored: StoredObject) -> bool:
+        """Says whether the store's checksum is that of these bytes, or its entity tag, where it has no checksum.
+
+        A tag is an MD5, of the parts' MD5 for an upload in parts (Amazon S3 User Guide, "Checking object integrity").
+        """
+        if stored.sha256 is not None:
+            in_parts = composite_checksum([sha256.digest() for sha256, _ in self._parts])
+            return stored.sha256 in (base64_digest(self.sha256), in_parts)
+        md5_of_parts = hashlib.md5(b"".join(md5.digest() for _, md5 in self._parts), usedforsecurity=False)
+        return stored.etag in (self._whole[1].hexdigest(), f"{md5_of_parts.hexdigest()}-{len(self._parts)}")
+
+
 def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
     """Takes unknown payload into the bag by what is read of it: nobody here saw the store check it."""
     stored = store.head(key)
     if stored is None:
         return
-    # An answer can be damaged: the store's checksum of the whole confirms it, or, where it has none, a second reading.
-    attested = stored.sha256 if stored.sha256 is not None and "-" not in stored.sha256 else None
-    earlier = b""
-    for _ in range(_ADOPTION_READS):
-        digest, size = read_digest(store, key)
-        is_confirmed = base64_digest(digest) == attested if attested is not None else digest == earlier
-        if size == stored.size_bytes and is_confirmed:
-            break
-        earlier = digest
-    else:
-        raise StoreFailure(
-            f"{store.location.url}/{key}",
-            "the object reads differently each time" if attested is None else "the object is not what the store says",
-            expected="" if attested is None else f"checksum {attested}",
-            found="" if attested is None else f"checksum {base64_digest(digest)}",
-            run="run again; if it stays so, remove that object",
-        )
-    index.put_object(ObjectRecord(key, size, digest, stored.etag, attested, None, "read_back"))
+    digest, checksum = _read_surely(store, key, stored)
+    index.put_object(ObjectRecord(key, stored.size_bytes, digest, stored.etag, checksum, None, "read_back"))
     outcome.adopted.append(key)
+
+
+def _read_surely(store: Store, key: str, stored: StoredObject) -> tuple[bytes, str | None]:
+    """Returns an object's SHA-256, and the store's checksum where that confirms it.
+
+    An answer can be damaged, and twice in the same way, so something has to confirm it: the store's checksum or entity
+    tag; or, where neither can be compared, that all readings agree.
+    """
+    digests = set()
+    for _ in range(_ADOPTION_READS):
+        read = read_through(store, key, lambda: Reading(part_bytes_for(stored.size_bytes)))
+        if read.size_bytes == stored.size_bytes:
+            if read.is_confirmed_by(stored):
+                return read.sha256, stored.sha256
+            digests.add(read.sha256)
+    is_comparable = stored.sha256 is not None and "-" not in stored.sha256
+    if len(digests) == 1 and not is_comparable:
+        return digests.pop(), None
+    raise StoreFailure(
+        f"{store.location.url}/{key}",
+        "the object is not what the store says" if is_comparable else "the object reads differently each time",
+        expected=f"checksum {stored.sha256}" if is_comparable else "",
+        found=", ".join(sorted(f"checksum {base64_digest(digest)}" for digest in digests)),
+        run="run again; if it stays so, remove that object",
+    )

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from decamp.errors import StoreFailure
 from decamp.store.client import Acceptance, Store, base64_digest
@@ -92,18 +92,44 @@ def _put_part(store: Store, key: str, upload_id: str, number: int, piece: bytes,
     return retried(lambda: store.put_part(key, upload_id, number, piece, digest))
 
 
+class Sink(Protocol):
+    """Takes what is read, piece by piece."""
+
+    def update(self, piece: bytes, /) -> None: ...
+
+
+SomeSink = TypeVar("SomeSink", bound=Sink)
+
+
+class _Digest:
+    """SHA-256 and length, told to whoever shows progress."""
+
+    def __init__(self, on_bytes: Callable[[int], None] | None) -> None:
+        self._on_bytes = on_bytes
+        self.sha256 = hashlib.sha256()
+        self.size_bytes = 0
+
+    def update(self, piece: bytes, /) -> None:
+        self.sha256.update(piece)
+        self.size_bytes += len(piece)
+        if self._on_bytes is not None:
+            self._on_bytes(len(piece))
+
+
 def read_digest(store: Store, key: str, on_bytes: Callable[[int], None] | None = None) -> tuple[bytes, int]:
     """Reads an object back and returns the SHA-256 and the length of what came; a broken answer is tried again."""
+    read = read_through(store, key, lambda: _Digest(on_bytes))
+    return read.sha256.digest(), read.size_bytes
+
+
+def read_through(store: Store, key: str, make: Callable[[], SomeSink]) -> SomeSink:
+    """Reads an object into a sink and returns that; a broken answer is tried again, into a new one."""
     for attempt in range(1, _ATTEMPTS + 1):
-        digest = hashlib.sha256()
-        size_bytes = 0
+        sink = make()
         try:
             for chunk in store.get_chunks(key):
-                digest.update(chunk)
-                size_bytes += len(chunk)
-                if on_bytes is not None:
-                    on_bytes(len(chunk))
-            return digest.digest(), size_bytes
+                sink.update(chunk)
+            return sink
         except StoreFailure as failure:
             if isinstance(failure, StoreRefusal) or attempt == _ATTEMPTS:
                 raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -15,7 +17,7 @@ import pytest
 from decamp.packs import PACK_TARGET_BYTES
 from tests.faults.exchange import Request, Response
 from tests.faults.proxy import FaultProxy, Schedule
-from tests.faults.store_faults import Fault, Forward
+from tests.faults.store_faults import CorruptedGet, Fault, Forward, MissingChecksumAnswer
 from tests.system.engine_node import EngineNode, judge
 
 MEBIBYTE = os.urandom(1 << 20)
@@ -122,6 +124,28 @@ def test_uploads_and_probes_that_nobody_knows_are_cleared_away(node: EngineNode)
     node.evacuate_safely()
     assert node.uploads() == ["another/node/data/x"]
     assert not [key for key in node.listing() if ".probe" in key]
+
+
+@pytest.mark.parametrize("faults", [[], [MissingChecksumAnswer()]], ids=["checksums", "entity tags"])
+def test_objects_that_nobody_knows_are_read_until_the_store_confirms_what_came(
+    node: EngineNode, proxy: FaultProxy, faults: list[Fault]
+) -> None:
+    large = MEBIBYTE * 20 + b"end"
+    node.fill({"large": large, "small": b"S"})
+    node.evacuate_safely()
+    for key in node.listing():
+        if key.startswith("decamp/"):
+            node.delete(key)
+    shutil.rmtree(node.state)
+    corrupted = CorruptedGet(key="/data/.*/large$", count=2)
+    proxy.schedule = Schedule(faults=[corrupted, *faults])
+    document = node.evacuate_safely()
+    assert document["tiers"]["irreplaceable"]["sent_bytes"] == 0
+    assert len(served(proxy, "GetObject", "/small")) == 1
+    # Two readings that agree and are wrong, and the right one; nothing tells the last from the first but the store.
+    assert len(served(proxy, "GetObject", "/large")) == 3
+    assert hashlib.sha256(large).hexdigest() in node.get("manifest-sha256.txt").decode()
+    assert node.verify("--read-back").code == 0
 
 
 @pytest.mark.parametrize("key", ["decamp/entries.jsonl", "manifest-sha256.txt", "decamp/receipt.json"])
