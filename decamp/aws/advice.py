@@ -93,7 +93,10 @@ _ADVICE: tuple[tuple[str, Advice], ...] = (
     ),
     (
         "AuthFailure|InvalidClientTokenId|UnrecognizedClientException|SignatureDoesNotMatch|InvalidAccessKeyId",
-        Advice("AWS does not know these credentials", "aws sts get-caller-identity"),
+        Advice(
+            "AWS does not know these credentials, or the account has not enabled the region",
+            "aws sts get-caller-identity  # and: aws account list-regions",
+        ),
     ),
     (
         "ExpiredToken|RequestExpired|ExpiredTokenException",

@@ -40,21 +40,24 @@ class Estimate:
 
     def describe(self, deadlines: list[str], now: datetime) -> str:
         """Returns the estimate in one line; the time left is the longest of the nodes'."""
-        if self.instance is None or self.per_hour is None:
-            return f"cost: {self.words}: no price is known, neither by the price API nor by the table of {AS_OF}"
-        paid = f", paid beforehand at {self.paid_before:,.2f}" if self.paid_before is not None else ""
-        line = (
-            f"cost: {self.words}: {self.instance.per_hour:,.2f} dollars an hour each ({self.instance.source}{paid}), "
-            f"disk and address {self.surroundings_per_hour:,.3f} (table of {AS_OF}); "
-            f"together {self.per_hour:,.2f} an hour, {self.per_hour * 24:,.2f} a day"
-        )
         ends = [datetime.fromisoformat(text.replace("Z", "+00:00")) for text in deadlines if text]
         hours = max(((end - now).total_seconds() / 3600 for end in ends), default=0.0)
-        if hours > 0 and len(ends) == len(deadlines):
-            line += f", {self.per_hour * hours:,.2f} until the deadline in {hours:,.1f} h"
+        if len(ends) < len(deadlines) or not ends:
+            until = "; no deadline: it costs until it is destroyed"
+        elif hours <= 0:
+            until = "; the DEADLINE HAS PASSED: it costs until it is destroyed"
         else:
-            line += "; no deadline: it costs until it is destroyed"
-        return f"{line}. Storage in S3 and traffic to the internet come on top"
+            amount = "" if self.per_hour is None else f", {self.per_hour * hours:,.2f}"
+            until = f"{amount or ';'} until the deadline in {hours:,.1f} h"
+        if self.instance is None or self.per_hour is None:
+            return f"cost: {self.words}: no price is known, neither by the price API nor by the table of {AS_OF}{until}"
+        paid = f", paid beforehand at {self.paid_before:,.2f}" if self.paid_before is not None else ""
+        return (
+            f"cost: {self.words}: {self.instance.per_hour:,.2f} dollars an hour each ({self.instance.source}{paid}), "
+            f"disk and address {self.surroundings_per_hour:,.3f} (table of {AS_OF}); "
+            f"together {self.per_hour:,.2f} an hour, {self.per_hour * 24:,.2f} a day{until}. "
+            "Storage in S3 and traffic to the internet come on top"
+        )
 
 
 def estimate(account: Account, settings: AwsSettings, zone: str, nodes: int) -> Estimate:

@@ -148,6 +148,8 @@ class AwsNode(pulumi.ComponentResource):
                 )
                 for interface in interfaces
             ],
+            # A change makes a new version, and a node that is replaced because of it must start from that one.
+            update_default_version=True,
             tags=self._tags,
             opts=self._options,
         )
@@ -232,6 +234,8 @@ def describe_generation(settings: AwsSettings) -> str:
             "instance_type": settings.instance_type,
             "zone": settings.facts.zone,
             "subnet_id": settings.network.subnet_id,
+            # Another one makes another subnet, and an instance cannot leave its own.
+            "cidr": "" if settings.network.subnet_id else settings.network.cidr,
             "purchase": [purchase.option, purchase.reservation_id, purchase.interruption, purchase.max_price],
             "efa": settings.efa,
         },

@@ -232,6 +232,16 @@ def _read_network(section: Section, allow_any_source: bool) -> NetworkSettings:
                 found=str(network),
             )
         sources.append(str(network))
+    fours = ipaddress.collapse_addresses(ipaddress.IPv4Network(one) for one in sources if ":" not in one)
+    sixes = ipaddress.collapse_addresses(ipaddress.IPv6Network(one) for one in sources if ":" in one)
+    everybody = any(one.prefixlen == 0 for one in fours) or any(one.prefixlen == 0 for one in sixes)
+    if everybody and not allow_any_source and not {"0.0.0.0/0", "::/0"} & set(sources):
+        section.problems.add(
+            key,
+            "would, taken together, let everybody on the internet try to log in",
+            expected="your own address, or decamp:allow_any_source set to true",
+            found=", ".join(sources),
+        )
     section.close()
     return NetworkSettings(subnet_id or "", cidr, tuple(sources))
 

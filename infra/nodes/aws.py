@@ -29,8 +29,9 @@ def declare_nodes(config: StackConfig, store: Store) -> Sequence[Node]:
     under_network = pulumi.ResourceOptions.merge(alone, pulumi.ResourceOptions(parent=network))
     key = aws.ec2.KeyPair("operator", public_key=authorized_key, tags=shared, opts=under_network)
     group: aws.ec2.PlacementGroup | None = None
-    if len(config.nodes) > 1 and settings.purchase.option in ("on_demand", "spot"):
-        # Reserved instances are placed where the reservation is.
+    if settings.purchase.option in ("on_demand", "spot"):
+        # For one node too: joining a group later would be another instance. Reserved ones are placed where the
+        # reservation is.
         group = aws.ec2.PlacementGroup("cluster", strategy="cluster", tags=shared, opts=under_network)
     return [
         AwsNode(

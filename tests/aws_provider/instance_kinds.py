@@ -150,7 +150,7 @@ def leave_address(clients: Clients, association: str, _held: Properties) -> None
             raise
 
 
-def create_template(clients: Clients, properties: Properties) -> tuple[str, Properties]:
+def describe_template(properties: Properties) -> dict[str, Any]:
     interfaces = [
         {
             "NetworkCardIndex": int(one["networkCardIndex"]),
@@ -162,12 +162,27 @@ def create_template(clients: Clients, properties: Properties) -> tuple[str, Prop
         }
         for one in properties["networkInterfaces"]
     ]
+    return {"NetworkInterfaces": interfaces}
+
+
+def create_template(clients: Clients, properties: Properties) -> tuple[str, Properties]:
     told = clients.connect("ec2").create_launch_template(
         LaunchTemplateName=f"{properties['__name']}-{properties['tags']['decamp:stack']}",
-        LaunchTemplateData={"NetworkInterfaces": interfaces},
+        LaunchTemplateData=describe_template(properties),
         TagSpecifications=specify_tags("launch-template", properties),
     )
     return told["LaunchTemplate"]["LaunchTemplateId"], {"latestVersion": 1, "defaultVersion": 1}
+
+
+def add_template_version(clients: Clients, one: str, old: Properties, new: Properties) -> None:
+    """As the real provider: other interfaces make a version, which is the default only where that is asked for."""
+    ec2 = clients.connect("ec2")
+    if old["networkInterfaces"] != new["networkInterfaces"]:
+        told = ec2.create_launch_template_version(LaunchTemplateId=one, LaunchTemplateData=describe_template(new))
+        if new.get("updateDefaultVersion"):
+            version = str(told["LaunchTemplateVersion"]["VersionNumber"])
+            ec2.modify_launch_template(LaunchTemplateId=one, DefaultVersion=version)
+    retag(clients, one, old, new)
 
 
 def start_host(clients: Clients, name: str, address: str, user_data: str) -> None:
@@ -235,8 +250,7 @@ KINDS = {
         create_template,
         lambda _clients, _id, _held: {},
         lambda clients, one, _held: clients.connect("ec2").delete_launch_template(LaunchTemplateId=one) and None,
-        retag,
-        fixed=("networkInterfaces",),
+        add_template_version,
     ),
     # moto has none: what the program asks for is kept in the state alone.
     "aws:ec2/placementGroup:PlacementGroup": Kind(

@@ -154,6 +154,8 @@ def test_interfaces_per_type(
 ) -> None:
     declared = declare(monkeypatch, tmp_path, {"instance_type": instance_type})
     told = declared.inputs["b200-1-interfaces"]["networkInterfaces"]
+    # Else a node that is replaced would start from the interfaces of the one before.
+    assert declared.inputs["b200-1-interfaces"]["updateDefaultVersion"] is True
     assert [(int(one["networkCardIndex"]), int(one["deviceIndex"]), one["interfaceType"]) for one in told] == kinds
     instance = declared.inputs["b200-1-instance"]
     # EC2 refuses a subnet or groups beside a template that has interfaces.
@@ -263,7 +265,8 @@ def test_given_subnet_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_nodes_on_demand_are_placed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, b200: Declared) -> None:
-    assert not of_type(b200, "PlacementGroup")
+    # One node alone too, so that a second one can join it; it could not be put into a group later.
+    assert b200.inputs["b200-1-instance"]["placementGroup"] == "cluster-id"
     two = declare(monkeypatch, tmp_path, nodes=[{"name": "b200-1"}, {"name": "b200-2"}])
     assert two.inputs["cluster"]["strategy"] == "cluster"
     assert two.inputs["b200-1-instance"]["placementGroup"] == two.inputs["b200-2-instance"]["placementGroup"]

@@ -54,6 +54,14 @@ def test_open_door_needs_a_second_word(key_file: Path, source: str) -> None:
     assert read(key_file, network, allow_any_source=True).network.ssh_from == (source,)
 
 
+@pytest.mark.parametrize("sources", [["0.0.0.0/1", "128.0.0.0/1"], ["::/1", "203.0.113.7", "8000::/1"]])
+def test_an_open_door_in_two_halves_is_one(key_file: Path, sources: list[str]) -> None:
+    network = {"network": {"ssh_from": sources}}
+    (problem,) = problems_of(key_file, network)
+    assert "would, taken together, let everybody on the internet try to log in" in problem
+    assert len(read(key_file, network, allow_any_source=True).network.ssh_from) == len(sources)
+
+
 @pytest.mark.parametrize(
     ("purchase", "key", "what"),
     [

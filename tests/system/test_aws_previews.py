@@ -85,14 +85,26 @@ def test_missing_credentials_are_one_message(stack: AwsStack) -> None:
     assert "Traceback" not in refused.output and stack.cloud.calls == []
 
 
-def test_refusal_in_the_middle_of_an_up_says_what_to_do_and_leaves_nothing(stack: AwsStack) -> None:
-    stack.cloud.faults = {"RunInstances": ("InsufficientInstanceCapacity", "of a test")}
+REFUSALS = {
+    "InsufficientInstanceCapacity": (
+        "AWS has no free capacity of this type in this zone now; nothing was started",
+        "run: decamp capacity find --region us-east-1 --hours 24 --instance-type g6.xlarge",
+    ),
+    "VcpuLimitExceeded": (
+        "the account's quota of vCPUs for this family is too small; nothing was started",
+        "run: aws service-quotas request-service-quota-increase --service-code ec2",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", REFUSALS)
+def test_refusal_in_the_middle_of_an_up_says_what_to_do_and_leaves_nothing(stack: AwsStack, code: str) -> None:
+    stack.cloud.faults = {"RunInstances": (code, "of a test")}
     failed = stack.up()
     assert failed.exit_code != 0
-    what = "AWS has no free capacity of this type in this zone now; nothing was started"
+    what, run = REFUSALS[code]
     line = next(line for line in failed.output.splitlines() if f"{NODE}: {what}" in line)
-    assert "found InsufficientInstanceCapacity for g6.xlarge (on_demand) in us-east-1b: of a test; run: " in line
-    assert "run: decamp capacity find --region us-east-1 --hours 24 --instance-type g6.xlarge" in line
+    assert f"found {code} for g6.xlarge (on_demand) in us-east-1b: of a test; run: " in line and run in line
     assert stack.cloud.calls.count("RunInstances") == 1 and stack.instances() == {}
     destroyed = stack.destroy()
     assert destroyed.exit_code == 0, destroyed.output
