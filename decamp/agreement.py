@@ -100,7 +100,6 @@ def _drop(index: Index, key: str, outcome: Agreement) -> None:
                 "nothing, or other content",
             )
         )
-    index.execute("DELETE FROM entry WHERE object=? AND state=?", (key, gone))
     index.drop_object(key)
 
 
@@ -143,6 +142,12 @@ class Reading:
 
 def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
     """Takes unknown payload into the bag by what is read of it: nobody here saw the store check it."""
+    if "\n" in key or "\r" in key:
+        raise StoreFailure(
+            f"{store.location.url}/{key!r}",
+            "somebody put an object here whose key has a line break, which no manifest can name",
+            run="remove that object",
+        )
     stored = store.head(key)
     if stored is None:
         return

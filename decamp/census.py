@@ -139,7 +139,11 @@ class Census:
         return told
 
     def walk(self) -> Iterator[Seen]:
-        """Yields every entry of every root; each directory right before what it holds, names in byte order."""
+        """Yields every entry of every root; each directory right before what it holds, names in byte order.
+
+        A root that is not what the spec means by now is a finding, and so is every walk of it: it may have vanished.
+        """
+        self.findings.extend(self.check_roots())
         for number, root in enumerate(self._spec.roots):
             try:
                 status = os.lstat(root)

@@ -18,10 +18,9 @@ def count_workspace(spec: Spec) -> dict[str, Any]:
     """
     identity = read_identity()
     census = Census(spec, read_mounts())
-    findings: list[Finding] = census.check_roots()
     for _ in census.walk():
         pass
-    findings += census.findings
+    findings: list[Finding] = list(census.findings)
     writers = find_writers()
     if writers.unseen:
         findings.append(Finding("/proc", f"open files of {writers.unseen} processes cannot be seen", run="run as root"))

@@ -48,6 +48,7 @@ ROUNDS = 5
 _TICK_S = 0.025  # longer than the tick that kernels stamp files with (10 ms at 100 Hz)
 _COARSE_TICK_S = 2.1  # filesystems that keep whole seconds
 _SHOWN_CHANGED = 20
+_MOUNTS_FACT = "mounts"
 
 
 class Evacuation:
@@ -74,6 +75,7 @@ class Evacuation:
         self._traits: StoreTraits | None = None
         self._started_at = utc_now()
         self._standing: list[Finding] = []
+        self._root_mounts: dict[str, list[str]] = {}
         self._writers: dict[Finding, None] = {}
         self._index: Index
         self._side = ThreadPoolExecutor(1, "system")
@@ -93,6 +95,10 @@ class Evacuation:
             self._index = Index(path, is_kept=True)
             try:
                 self._run()
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._index.roll_back()
+                raise
             finally:
                 with contextlib.suppress(sqlite3.Error, OSError):
                     self._index.close(is_settled=self.outcome.receipt is not None)
@@ -128,7 +134,7 @@ class Evacuation:
     def _run(self, is_dry_run: bool = False) -> None:
         outcome, index = self.outcome, self._index
         with self._phase("census"):
-            census = Census(self._spec, self._mounts)
+            census = Census(self._spec, read_mounts())
             outcome.reasons.extend(census.check_roots())
         if outcome.reasons:
             return  # the workspace is not what the spec speaks of, so nothing of the bag is touched
@@ -145,9 +151,11 @@ class Evacuation:
             self._proving().read_everything_back()
             if not outcome.reasons:
                 # That took its time: the answer is about the workspace as it is after it.
-                census = Census(self._spec, self._mounts)
+                census = Census(self._spec, read_mounts())
                 changes = self._walk(census)
                 holds = self._proof_holds(receipt, agreement, census, changes)
+            elif not is_dry_run:
+                self._withdraw_receipt(census)  # verify, which need not read everything, would go by it
         if holds:
             outcome.reasons.extend(self._standing)  # writers, say: the archive stays as it is, and so does its receipt
             outcome.is_unchanged = True
@@ -187,25 +195,23 @@ class Evacuation:
 
     def _check_mounts(self, receipt: Receipt | None, census: Census) -> None:
         """A root on another kind of filesystem, or mount point, than last time: its disk is probably not mounted."""
-        if receipt is None or self._spec.mount is not None or receipt.machine_id != self._identity.machine_id:
+        if self._spec.mount is not None:
             return
-        earlier = receipt.document.get("mounts", {})
-        for root, mount in census.mounts_of_roots().items():
-            before = earlier.get(root)
-            if before and mount and before[:2] != mount[:2]:
-                self.outcome.reasons.append(
-                    Finding(
-                        root,
-                        "the root is on another filesystem than at the last evacuation",
-                        f"{before[1]} mounted at {before[0]}",
-                        f"{mount[1]} mounted at {mount[0]}",
-                        "mount it again, or name the mount point in the spec (mount: ...) if this is meant",
-                    )
-                )
+        if receipt is None:
+            earlier = json.loads(self._index.fact(_MOUNTS_FACT) or "{}")  # of a run that did not come to its receipt
+        else:
+            earlier = receipt.document.get("mounts", {}) if receipt.machine_id == self._identity.machine_id else {}
+        self.outcome.reasons.extend(_other_mounts(earlier, census, "at the last evacuation"))
+
+    def _check_same_mounts(self, census: Census) -> None:
+        if not self._root_mounts:
+            self._root_mounts = census.mounts_of_roots()
+        census.findings.extend(_other_mounts(self._root_mounts, census, "when this run began"))
 
     def _walk(self, census: Census) -> Changes:
         """Walks, and looks for writers right after: whoever can still change what was counted is found then."""
         self._progress.start("census")
+        self._check_same_mounts(census)
         with self._phase("census"):
             changes = reconcile(census, self._index, self._spec.rules)
         for number, (entries, size) in enumerate(changes.tiers):
@@ -267,18 +273,7 @@ class Evacuation:
         self._system = self._side.submit(record_system)  # other programs' work: it is done while we copy
         with self._phase("probe"):
             traits = self._known_traits()
-            index.set_fact(PROGRESS_FACT, self._identity.machine_id + ":")
-            index.set_fact(RECEIPT_FACT, None)
-            index.commit()
-            self._store.delete(RECEIPT)
-            if self._store.exists(RECEIPT):
-                raise StoreFailure(
-                    f"{self._store.location.url}/{RECEIPT}",
-                    "the store does not delete the old receipt",
-                    expected="none",
-                    found="the old one",
-                    run="give these credentials the right to delete it",
-                )
+            self._withdraw_receipt(census)
         has_earlier = index.query("SELECT 1 FROM object LIMIT 1").fetchone() is not None
         if has_earlier:
             index.build_content_lookup()
@@ -298,7 +293,7 @@ class Evacuation:
                         settled = self._proving().prove(census, self._standing, copier.findings, traits)
                 if settled or round_number == ROUNDS:
                     break
-                census = Census(self._spec, self._mounts)
+                census = Census(self._spec, read_mounts())
                 self._walk(census)
             if copier.failure is None:
                 copier.left_uploads.drop()
@@ -311,6 +306,23 @@ class Evacuation:
             self._name_unsettled()
             with self._phase("prove"):
                 self._proving().write_tags(traits)
+
+    def _withdraw_receipt(self, census: Census) -> None:
+        """Deletes the old receipt: from here on the archive is not what it speaks of."""
+        index = self._index
+        index.set_fact(PROGRESS_FACT, self._identity.machine_id + ":")
+        index.set_fact(_MOUNTS_FACT, json.dumps(census.mounts_of_roots()))
+        index.set_fact(RECEIPT_FACT, None)
+        index.commit()
+        self._store.delete(RECEIPT)
+        if self._store.exists(RECEIPT):
+            raise StoreFailure(
+                f"{self._store.location.url}/{RECEIPT}",
+                "the store does not delete the old receipt",
+                expected="none",
+                found="the old one",
+                run="give these credentials the right to delete it",
+            )
 
     def _proving(self) -> Proving:
         return Proving(
@@ -373,6 +385,24 @@ class Evacuation:
                     "stop what writes and run again",
                 )
             )
+
+
+def _other_mounts(earlier: dict[str, list[str]], census: Census, when: str) -> list[Finding]:
+    """Reasons for roots that are on another filesystem than they were."""
+    found = []
+    for root, mount in census.mounts_of_roots().items():
+        before = earlier.get(root)
+        if before and mount and before[:2] != mount[:2]:
+            found.append(
+                Finding(
+                    root,
+                    f"the root is on another filesystem than {when}",
+                    f"{before[1]} mounted at {before[0]}",
+                    f"{mount[1]} mounted at {mount[0]}",
+                    "mount it again, or name the mount point in the spec (mount: ...) if this is meant",
+                )
+            )
+    return found
 
 
 @contextlib.contextmanager

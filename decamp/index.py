@@ -160,6 +160,11 @@ class Index:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 
+    def roll_back(self) -> None:
+        """Forgets what was written since the last commit: a run that is broken off may be amid several statements."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
     def execute(self, statement: str, arguments: Iterable[object] = ()) -> sqlite3.Cursor:
         """Runs a statement that writes, inside the open transaction."""
         self._begin()
@@ -267,14 +272,18 @@ class Index:
         self.execute("UPDATE entry SET hardlink=NULL WHERE hardlink IS NOT NULL AND state!=?", (gone,))
         linked = f"kind={kind} AND nlink>1 AND state NOT IN ({left}, {gone})"
         self.execute("DROP TABLE IF EXISTS temp.first_name")
-        self.execute("CREATE TEMP TABLE first_name (dev INTEGER, ino INTEGER, path BLOB, PRIMARY KEY (dev, ino))")
+        # The names of one inode share its ctime; a row of a file that is gone, whose inode is reused, does not.
         self.execute(
-            f"INSERT INTO first_name SELECT dev, ino, min(path) FROM entry WHERE {linked} "
-            "GROUP BY dev, ino HAVING count(*) > 1"
+            "CREATE TEMP TABLE first_name (dev INTEGER, ino INTEGER, ctime_ns INTEGER, path BLOB, "
+            "PRIMARY KEY (dev, ino, ctime_ns))"
+        )
+        self.execute(
+            f"INSERT INTO first_name SELECT dev, ino, ctime_ns, min(path) FROM entry WHERE {linked} "
+            "GROUP BY dev, ino, ctime_ns HAVING count(*) > 1"
         )
         self.execute(
             f"UPDATE entry SET hardlink=f.path FROM first_name f WHERE {linked} "
-            "AND entry.dev=f.dev AND entry.ino=f.ino AND entry.path!=f.path"
+            "AND entry.dev=f.dev AND entry.ino=f.ino AND entry.ctime_ns=f.ctime_ns AND entry.path!=f.path"
         )
         self.execute("DROP TABLE temp.first_name")
 
@@ -296,7 +305,7 @@ class Index:
         """Returns object key and offset of content that the bag holds already, or None; see build_content_lookup."""
         row = self.query(
             "SELECT object, offset FROM entry WHERE sha256=? AND object IS NOT NULL AND stored_size=? "
-            "ORDER BY offset IS NULL LIMIT 1",
+            "AND EXISTS (SELECT 1 FROM object o WHERE o.key=entry.object) ORDER BY offset IS NULL LIMIT 1",
             (sha256, size),
         ).fetchone()
         if row is not None:
@@ -366,13 +375,18 @@ class Index:
                 yield key
 
     def drop_object(self, key: str) -> None:
-        """Forgets an object that the store does not have as it was: what lay in it is to be proven again."""
-        self.execute("DELETE FROM object WHERE key=?", (key,))
+        """Forgets an object that the store does not have as it was: what lay in it is to be proven again.
+
+        No row may point to it any more, whatever its state: rows are where content is looked for.
+        """
+        proven, pending = int(State.PROVEN), int(State.PENDING)
+        self.execute("DELETE FROM entry WHERE object=? AND state=?", (key, int(State.GONE)))
         self.execute(
-            "UPDATE entry SET state=?, sha256=NULL, object=NULL, offset=NULL, stored_size=NULL "
-            "WHERE object=? AND state IN (?, ?)",
-            (int(State.PENDING), key, int(State.PROVEN), int(State.PENDING)),
+            f"UPDATE entry SET state=CASE state WHEN {proven} THEN {pending} ELSE state END, "
+            "sha256=NULL, object=NULL, offset=NULL, stored_size=NULL WHERE object=?",
+            (key,),
         )
+        self.execute("DELETE FROM object WHERE key=?", (key,))
 
     # Multipart uploads that are under way.
 

@@ -17,7 +17,7 @@ from decamp.entries import State, plain_path, shown
 from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import writer_findings
-from decamp.host import HostIdentity, Mount
+from decamp.host import HostIdentity, Mount, read_mounts
 from decamp.index import Index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT
 from decamp.outcome import SAFE, Outcome
@@ -88,10 +88,12 @@ class Proving:
             return False
         if self.read_back:
             self.read_everything_back()
-        closing = Census(self.spec, self.mounts)
+        closing = Census(self.spec, read_mounts())
         for _ in closing.walk():
             pass
         if closing.sha256 != census.sha256 or closing.findings != census.findings:
+            return False
+        if closing.mounts_of_roots() != census.mounts_of_roots():
             return False
         for reason in (*standing, *writer_findings(self.spec, index), *refusing, *unread):
             if reason not in outcome.reasons:

@@ -19,6 +19,7 @@ _COMPARED = "path, kind, tier, rule, size, mode, mtime_ns, ctime_ns, ino, nlink,
 _SETTLED = frozenset((State.PROVEN, State.LEFT_BEHIND))
 _WAITING = frozenset((State.PENDING, State.UNSTORABLE))
 _BATCH = 2000
+_UNGROUPED_FACT = "ungrouped"  # a run was killed between the rows of files and the grouping of their hard links
 
 
 @dataclass
@@ -99,6 +100,7 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
         if entry is not None:
             fresh.append(entry)
             if len(fresh) >= _BATCH:
+                index.set_fact(_UNGROUPED_FACT, "1")
                 index.put_entries(fresh)
                 fresh.clear()
                 index.commit()
@@ -111,8 +113,9 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
     changes.findings.extend(_unstorable(index))
     if not census.findings:
         _mark_gone(index, changes)
-    if changes.rewritten:
+    if changes.rewritten or index.fact(_UNGROUPED_FACT) is not None:
         index.group_hard_links()
+        index.set_fact(_UNGROUPED_FACT, None)
     index.commit()
     return changes
 

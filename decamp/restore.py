@@ -159,6 +159,11 @@ class _Restorer:
             if self._includes(entry):
                 yield entry
 
+    def _wanted_named(self, path: bytes) -> Iterator[Entry]:
+        for entry in self._index.entries(f"{_WANTED} AND path=?", (path,)):
+            if self._includes(entry):
+                yield entry
+
     def _includes(self, entry: Entry) -> bool:
         if not self._patterns:
             return True
@@ -314,7 +319,9 @@ class _Restorer:
         for entry in self._wanted(f"kind={int(Kind.FILE)} AND hardlink IS NOT NULL"):
             assert entry.hardlink is not None
             first = self._root + plain_path(entry.hardlink)
-            if os.path.lexists(first):
+            # What lies at a place that was not asked for is not of this archive, for all that is known.
+            is_restored = any(True for _ in self._wanted_named(entry.hardlink))
+            if is_restored and os.path.lexists(first):
                 self._attempt(entry, partial(self._placer.make_hard_link, entry, first))
             elif entry.object is not None:  # its first name was not asked for
                 self._outcome.findings.extend(self._restore_object(self._record(entry), [entry]))

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from decamp.checks import CHECK_KINDS, check_parameter_problems
+from decamp.entries import sort_key
 from decamp.errors import BadInput
 from decamp.rules import TIERS, Check, Rule, compile_pattern
 
@@ -132,7 +133,7 @@ def _roots(value: Any, problems: list[str]) -> tuple[bytes, ...]:
             roots.append(os.path.normpath("/" + text.lstrip("/")).encode("utf-8", "surrogateescape"))
         except UnicodeEncodeError:
             problems.append(f"root: expected text, found {text!r}")
-    roots.sort()
+    roots.sort(key=sort_key)  # in the order of the index, which is walked along
     for outer in roots:
         for inner in roots:
             if inner is not outer and (inner == outer or inner.startswith(outer.rstrip(b"/") + b"/")):

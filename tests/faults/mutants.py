@@ -300,7 +300,7 @@ _ALL = [
     Mutant(
         "no look after the reading back",
         "the answer of an unchanged archive that was read back is about the workspace as it was before that",
-        "                census = Census(self._spec, self._mounts)\n                changes = self._walk(census)\n"
+        "                census = Census(self._spec, read_mounts())\n                changes = self._walk(census)\n"
         "                holds = self._proof_holds(receipt, agreement, census, changes)",
         "                pass",
         ("change while read back",),

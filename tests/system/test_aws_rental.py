@@ -67,8 +67,17 @@ def assert_refused(stack: AwsStack, reason: str) -> None:
     assert reason in refused.output and stack.instances()[instance] == "running"
 
 
+def cards_of_the_next_launch(stack: AwsStack) -> int:
+    """How many interfaces an instance gets that is started from the node's template now."""
+    template = str(stack.resources()[f"{NODE}-interfaces"]["id"])
+    told = stack.cloud.connect("ec2").describe_launch_template_versions(
+        LaunchTemplateId=template, Versions=["$Default"]
+    )
+    return len(told["LaunchTemplateVersions"][0]["LaunchTemplateData"]["NetworkInterfaces"])
+
+
 def test_rental_from_up_to_a_destroy_with_proof(stack: AwsStack, metadata: MetadataService) -> None:
-    stack.configure(SPOT, configure=True)
+    stack.configure({**SPOT, "instance_type": "p4d.24xlarge"}, configure=True)
     up = stack.up()
     assert up.exit_code == 0, up.output[-6000:]
     assert "EC2 has no termination protection for these nodes" in up.output
@@ -93,14 +102,16 @@ def test_rental_from_up_to_a_destroy_with_proof(stack: AwsStack, metadata: Metad
     assert "spot: no notice from EC2" in evacuated.output
 
     # What is proven may be replaced: the old instance ends first, then another is started.
+    assert cards_of_the_next_launch(stack) == 4
     stack.cloud.calls.clear()
-    stack.configure({**SPOT, "instance_type": "g6.2xlarge"})
+    stack.configure({**SPOT, "instance_type": "p5.48xlarge"})
     replaced = stack.up()
     assert replaced.exit_code == 0, replaced.output
     changes = [call for call in stack.cloud.calls if call in ("TerminateInstances", "RunInstances")]
     assert changes == ["TerminateInstances", "RunInstances"]
     new_instance = str(stack.resources()[f"{NODE}-instance"]["id"])
     assert stack.instances() == {instance: "terminated", new_instance: "running"}
+    assert cards_of_the_next_launch(stack) == 32  # the new one did not start from the interfaces of the old
     assert host.status(stack.hosts / instance / "host") is None
     # The archive there is of the machine before: it proves nothing of this one.
     assert_refused(stack, "the receipt has another host key")

@@ -225,6 +225,19 @@ def test_two_roots_of_which_one_holds_the_names_of_the_other(node: EngineNode) -
     assert Path(f"{node.directory}/back{other}/run/x").read_text() == "x"
 
 
+def test_roots_are_walked_in_the_order_of_the_index(node: EngineNode) -> None:
+    roots = [node.directory / "w-data", node.directory / "w/run"]  # by their bytes the other way round
+    for root in roots:
+        root.mkdir(parents=True)
+        (root / "x").write_text(root.name)
+    node.more_spec = {"root": [str(root) for root in roots]}
+    node.evacuate_safely()
+    assert node.evacuate_safely()["unchanged"]
+    (roots[1] / "y").write_text("y")
+    node.evacuate_safely()
+    assert node.evacuate_safely()["unchanged"]
+
+
 @pytest.mark.parametrize("what", ["missing", "empty"])
 def test_a_root_that_is_gone_leaves_the_archive_as_it_was(node: EngineNode, what: str) -> None:
     node.fill({"a": b"A"})

@@ -17,7 +17,7 @@ import pytest
 from decamp.packs import PACK_TARGET_BYTES
 from tests.faults.exchange import Request, Response
 from tests.faults.proxy import FaultProxy, Schedule
-from tests.faults.store_faults import CorruptedGet, Fault, Forward, MissingChecksumAnswer
+from tests.faults.store_faults import Action, CorruptedGet, Fault, Forward, MissingChecksumAnswer
 from tests.system.engine_node import EngineNode, judge
 
 MEBIBYTE = os.urandom(1 << 20)
@@ -146,6 +146,49 @@ def test_objects_that_nobody_knows_are_read_until_the_store_confirms_what_came(
     assert len(served(proxy, "GetObject", "/large")) == 3
     assert hashlib.sha256(large).hexdigest() in node.get("manifest-sha256.txt").decode()
     assert node.verify("--read-back").code == 0
+
+
+@pytest.mark.parametrize("leaves", ["nothing", "an empty directory"])
+def test_a_root_that_vanishes_midway_is_a_reason(node: EngineNode, proxy: FaultProxy, leaves: str) -> None:
+    node.fill({"a": b"A", "b": MEBIBYTE * 10})
+
+    def vanish(_: Request) -> None:
+        node.root.rename(node.directory / "away")
+        if leaves != "nothing":
+            node.root.mkdir()
+
+    # When the root has been walked, and before any of its files is opened.
+    proxy.schedule = Schedule(faults=[Action(vanish, operations={"PutObject"}, key="/.probe/", count=1)])
+    whats = [reason["what"] for reason in node.refuse()]
+    assert ("the root is missing" if leaves == "nothing" else "the root is empty") in whats
+    proxy.schedule = Schedule()
+    if leaves != "nothing":
+        node.root.rmdir()
+    (node.directory / "away").rename(node.root)
+    node.evacuate_safely()
+    node.restores_to_the_same()
+
+
+def test_what_was_read_back_wrongly_is_not_vouched_for_by_the_old_receipt(node: EngineNode, proxy: FaultProxy) -> None:
+    node.fill({"a": b"A"})
+    node.evacuate_safely()
+    proxy.schedule = Schedule(faults=[CorruptedGet(key="/data/")])
+    (reason,) = node.refuse("--read-back")
+    assert reason["what"] == "the store holds something else than was sent"
+    proxy.schedule = Schedule()
+    assert "decamp/receipt.json" not in node.listing()
+    assert node.verify().code == 5
+    node.evacuate_safely()
+    assert node.verify("--read-back").code == 0
+
+
+def test_a_key_that_no_manifest_can_name_is_told(node: EngineNode) -> None:
+    node.fill({"a": b"A"})
+    node.put("data/two\nlines", b"x")
+    outcome = node.evacuate()
+    assert outcome.code == 4 and "line break" in outcome.document["error"]["what"], outcome
+    node.delete("data/two\nlines")
+    node.evacuate_safely()
 
 
 @pytest.mark.parametrize("key", ["decamp/entries.jsonl", "manifest-sha256.txt", "decamp/receipt.json"])

@@ -201,3 +201,16 @@ def test_there_is_nothing_to_restore_from_an_empty_place(node: EngineNode) -> No
         assert (outcome.code, outcome.document["exit_code"]) == (5, 5)
         assert outcome.stderr.count("\n") == 1
     assert not (node.directory / "back").exists()
+
+
+def test_a_further_name_is_not_linked_to_what_lies_at_the_first_ones_place(node: EngineNode) -> None:
+    node.fill({"a": b"of the archive"})
+    os.link(node.root / "a", node.root / "b")
+    node.evacuate_safely()
+    back = Path(f"{node.directory}/back{node.root}")
+    back.mkdir(parents=True)
+    (back / "a").write_bytes(b"of somebody")
+    outcome = node.restore(node.directory / "back", "--include", f"{node.root}/b")
+    assert outcome.code == 0, outcome
+    assert (back / "b").read_bytes() == b"of the archive"
+    assert (back / "a").read_bytes() == b"of somebody"

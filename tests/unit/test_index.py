@@ -87,6 +87,8 @@ def test_content_is_found_by_digest_and_size_alone(path: Path) -> None:
     index.put_entries(
         [make_entry(b"/a", b"abc", object="data/a"), make_entry(b"/b", b"xyz", object="data/p", offset=9)]
     )
+    index.put_object(record("data/a"))
+    index.put_object(record("data/p"))
     index.build_content_lookup()
     digest = hashlib.sha256(b"abc").digest()
     assert index.find_content(digest, 3) == ("data/a", None)
@@ -94,6 +96,38 @@ def test_content_is_found_by_digest_and_size_alone(path: Path) -> None:
     assert index.find_content(digest, 4) is None
     assert index.has_content_of_size(3)
     assert not index.has_content_of_size(4)
+
+
+def test_no_row_points_to_an_object_that_was_dropped(path: Path) -> None:
+    index = Index(path)
+    states = (State.PROVEN, State.PENDING, State.UNREADABLE, State.GONE, State.LEFT_BEHIND)
+    index.put_entries(make_entry(b"/%d" % state, b"abc", object="data/a", state=state) for state in states)
+    index.put_object(record("data/a"))
+    index.drop_object("data/a")
+    found = {entry.path: (entry.state, entry.object, entry.sha256) for entry in index.entries()}
+    assert found == {
+        sort_key(b"/%d" % state): (State.PENDING if state == State.PROVEN else state, None, None)
+        for state in states
+        if state != State.GONE
+    }
+    assert index.find_content(hashlib.sha256(b"abc").digest(), 3) is None
+
+
+def test_a_reused_inode_is_no_hard_link_of_what_had_it_before(path: Path) -> None:
+    index = Index(path)
+    linked = {"ino": 7, "dev": 1, "nlink": 2}
+    index.put_entries(
+        [
+            make_entry(b"/a", b"old", ctime_ns=1, **linked),  # gone from the node; the walk that would say so was cut
+            make_entry(b"/p", b"new", ctime_ns=2, state=State.PENDING, **linked),
+            make_entry(b"/q", b"new", ctime_ns=2, state=State.PENDING, **linked),
+        ]
+    )
+    index.group_hard_links()
+    index.settle_hard_links()
+    found = {entry.path: (entry.hardlink, entry.state) for entry in index.entries()}
+    assert found[sort_key(b"/p")] == (None, State.PENDING)
+    assert found[sort_key(b"/q")] == (sort_key(b"/p"), State.PENDING)
 
 
 def test_an_object_that_another_entry_needs_is_referred_to(path: Path) -> None:
