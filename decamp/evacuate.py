@@ -24,9 +24,9 @@ from decamp.checking import failed_checks
 from decamp.copying import Copier
 from decamp.elsewhere import ExistingContent
 from decamp.entries import State, plain_path, shown
-from decamp.errors import NotSafe, StoreFailure
+from decamp.errors import StoreFailure
 from decamp.findings import Finding
-from decamp.hindrances import rule_findings, writer_findings
+from decamp.hindrances import mount_findings, rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
 from decamp.index import Index
 from decamp.index_file import copy_index, remove_index
@@ -38,7 +38,7 @@ from decamp.receipt import Receipt
 from decamp.reconcile import Changes, reconcile
 from decamp.rules import TIERS
 from decamp.spec import Spec
-from decamp.state_directory import index_path, lock_index
+from decamp.state_directory import index_path, lock_index, usable_index
 from decamp.store.client import Store
 from decamp.store.failures import StoreUnreachable
 from decamp.store.probe import StoreTraits, probe_store
@@ -91,7 +91,7 @@ class Evacuation:
             NotSafe: the state directory is full or cannot be written, or the index in it is damaged.
         """
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
-        with _usable(path), lock_index(path):
+        with usable_index(path), lock_index(path):
             self._index = Index(path, is_kept=True)
             try:
                 self._run()
@@ -110,7 +110,7 @@ class Evacuation:
         path = index_path(self._store.location.url, self._store.endpoint_url, self._spec.roots)
         copy = Path(f"{path}.dry-run-{os.getpid()}")
         try:
-            with _usable(path):
+            with usable_index(path):
                 copy_index(path, copy)
                 self._index = Index(copy, is_kept=True)
                 self.outcome.is_dry_run = True
@@ -201,12 +201,12 @@ class Evacuation:
             earlier = json.loads(self._index.fact(_MOUNTS_FACT) or "{}")  # of a run that did not come to its receipt
         else:
             earlier = receipt.document.get("mounts", {}) if receipt.machine_id == self._identity.machine_id else {}
-        self.outcome.reasons.extend(_other_mounts(earlier, census, "at the last evacuation"))
+        self.outcome.reasons.extend(mount_findings(earlier, census, "at the last evacuation"))
 
     def _check_same_mounts(self, census: Census) -> None:
         if not self._root_mounts:
             self._root_mounts = census.mounts_of_roots()
-        census.findings.extend(_other_mounts(self._root_mounts, census, "when this run began"))
+        census.findings.extend(mount_findings(self._root_mounts, census, "when this run began"))
 
     def _walk(self, census: Census) -> Changes:
         """Walks, and looks for writers right after: whoever can still change what was counted is found then."""
@@ -385,47 +385,3 @@ class Evacuation:
                     "stop what writes and run again",
                 )
             )
-
-
-def _other_mounts(earlier: dict[str, list[str]], census: Census, when: str) -> list[Finding]:
-    """Reasons for roots that are on another filesystem than they were."""
-    found = []
-    for root, mount in census.mounts_of_roots().items():
-        before = earlier.get(root)
-        if before and mount and before[:2] != mount[:2]:
-            found.append(
-                Finding(
-                    root,
-                    f"the root is on another filesystem than {when}",
-                    f"{before[1]} mounted at {before[0]}",
-                    f"{mount[1]} mounted at {mount[0]}",
-                    "mount it again, or name the mount point in the spec (mount: ...) if this is meant",
-                )
-            )
-    return found
-
-
-@contextlib.contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    """Says in one line what is wrong with the index or its directory; entries' own errors are findings by now."""
-    try:
-        yield
-    except (sqlite3.OperationalError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
-        raise NotSafe(
-            str(path),
-            "the state directory cannot be used",
-            found=str(error),
-            run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
-        ) from error
-    except sqlite3.DatabaseError as error:
-        if type(error) is not sqlite3.DatabaseError:
-            raise
-        remove_index(path)
-        raise NotSafe(
-            str(path),
-            "the index was damaged and is removed; the archive has all that it said",
-            found=str(error),
-            run="the same command again",
-        ) from error

@@ -13,40 +13,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from decamp.entries import Entry, Kind, State
 from decamp.errors import DecampError
 from decamp.index_file import digest_path, has_its_digest, keep_digest, remove_index
-
-_SCHEMA_VERSION = 3
-_SCHEMA = """
-CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entry (
-    path BLOB PRIMARY KEY, kind INTEGER NOT NULL, tier INTEGER NOT NULL, rule INTEGER NOT NULL,
-    size INTEGER NOT NULL, mode INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, ctime_ns INTEGER NOT NULL,
-    ino INTEGER NOT NULL, dev INTEGER NOT NULL, nlink INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL,
-    link BLOB, xattrs TEXT, sparse INTEGER NOT NULL, state INTEGER NOT NULL, sha256 BLOB, object TEXT,
-    offset INTEGER, stored_size INTEGER, hardlink BLOB, checks TEXT, check_id TEXT) WITHOUT ROWID;
-CREATE INDEX entry_links ON entry (dev, ino) WHERE nlink > 1;
-CREATE INDEX entry_hardlink ON entry (hardlink) WHERE hardlink IS NOT NULL;
-CREATE TABLE object (
-    key TEXT PRIMARY KEY, size INTEGER NOT NULL, sha256 BLOB NOT NULL, etag TEXT NOT NULL, checksum TEXT,
-    url TEXT, evidence TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE upload (
-    key TEXT PRIMARY KEY, upload_id TEXT NOT NULL, part_bytes INTEGER NOT NULL, identity TEXT NOT NULL)
-    WITHOUT ROWID;
-CREATE TABLE part (
-    upload_id TEXT NOT NULL, number INTEGER NOT NULL, etag TEXT NOT NULL, checksum TEXT NOT NULL,
-    PRIMARY KEY (upload_id, number)) WITHOUT ROWID;
-CREATE TABLE held (path BLOB PRIMARY KEY) WITHOUT ROWID;
-"""
-ENTRY_COLUMNS = Entry._fields
-_INSERT_ENTRY = (
-    f"INSERT OR REPLACE INTO entry ({', '.join(ENTRY_COLUMNS)}) VALUES ({', '.join('?' * len(ENTRY_COLUMNS))})"
-)
-_SELECT_ENTRY = f"SELECT {', '.join(ENTRY_COLUMNS)} FROM entry"
-_SIGNED_LIMIT = 1 << 63
+from decamp.index_rows import INSERT_ENTRY, SCHEMA, SCHEMA_VERSION, SELECT_ENTRY, entry_of, row_of
 
 
 @dataclass(frozen=True)
@@ -111,10 +82,10 @@ class Index:
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute("PRAGMA cache_size=-16384")
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version == _SCHEMA_VERSION:
+                if version == SCHEMA_VERSION:
                     return connection
                 if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-                    connection.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};COMMIT;")
+                    connection.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
                     return connection
             except sqlite3.DatabaseError:
                 if attempt == 2:
@@ -206,23 +177,23 @@ class Index:
 
     def put_entries(self, entries: Iterable[Entry]) -> None:
         self._begin()
-        self._connection.executemany(_INSERT_ENTRY, (_row(entry) for entry in entries))
+        self._connection.executemany(INSERT_ENTRY, (row_of(entry) for entry in entries))
 
     def entries(self, where: str = "", arguments: Iterable[object] = ()) -> Iterator[Entry]:
         """Yields entries by path; `where` is a condition with its own ORDER BY where another order is wanted."""
         order = "" if "ORDER BY" in where else " ORDER BY path"
         condition = f" WHERE {where}" if where else ""
-        for row in self._connection.execute(f"{_SELECT_ENTRY}{condition}{order}", tuple(arguments)):
-            yield _entry(row)
+        for row in self._connection.execute(f"{SELECT_ENTRY}{condition}{order}", tuple(arguments)):
+            yield entry_of(row)
 
     def batches(self, where: str, arguments: tuple[object, ...] = (), size: int = 2000) -> Iterator[list[Entry]]:
         """Yields lists of matching entries by path; entries may be changed between two lists."""
         last = b""
         while True:
             rows = [
-                _entry(row)
+                entry_of(row)
                 for row in self._connection.execute(
-                    f"{_SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size)
+                    f"{SELECT_ENTRY} WHERE ({where}) AND path > ? ORDER BY path LIMIT ?", (*arguments, last, size)
                 )
             ]
             if not rows:
@@ -402,27 +373,3 @@ class Index:
             condition, values = "key=? AND upload_id=?", [key, upload_id]
         self.execute(f"DELETE FROM part WHERE upload_id IN (SELECT upload_id FROM upload WHERE {condition})", values)
         self.execute(f"DELETE FROM upload WHERE {condition}", values)
-
-
-def signed(value: int) -> int:
-    """SQLite's integers are signed; inode and device numbers may use all 64 bits."""
-    return value - (1 << 64) if value >= _SIGNED_LIMIT else value
-
-
-def stored_ns(value: int) -> int | bytes:
-    """A time in nanoseconds as the index keeps it: some filesystems know times that 64 bits do not hold."""
-    return value if -_SIGNED_LIMIT <= value < _SIGNED_LIMIT else b"%d" % value
-
-
-_MTIME = ENTRY_COLUMNS.index("mtime_ns")
-
-
-def _row(entry: Entry) -> tuple[object, ...]:
-    if -_SIGNED_LIMIT <= entry.mtime_ns < _SIGNED_LIMIT:
-        return entry
-    return (*entry[:_MTIME], stored_ns(entry.mtime_ns), *entry[_MTIME + 1 :])
-
-
-def _entry(row: tuple[Any, ...]) -> Entry:
-    entry = Entry._make(row)
-    return entry if isinstance(entry.mtime_ns, int) else entry._replace(mtime_ns=int(entry.mtime_ns))

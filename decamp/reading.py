@@ -6,7 +6,7 @@ import hashlib
 import os
 
 from decamp.entries import Entry, plain_path
-from decamp.index import signed
+from decamp.index_rows import signed
 
 _CHANGED_ERRNOS = frozenset((2, 20, 40))  # ENOENT, ENOTDIR, ELOOP: another entry has taken the name
 

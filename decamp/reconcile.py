@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from decamp.census import Census, Seen
 from decamp.entries import Entry, Kind, State, shown
 from decamp.findings import Finding
-from decamp.index import Index, signed, stored_ns
+from decamp.index import Index
+from decamp.index_rows import signed, stored_ns
 from decamp.rules import GARBAGE, TIERS, Check, Rule
 
 _GARBAGE = TIERS.index(GARBAGE)

@@ -1,4 +1,4 @@
-"""Where the index of a bag is kept on this machine."""
+"""Where the index of a bag is kept on this machine, by whom it is used, and what is said when it cannot be."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
-from decamp.errors import BadInput
+from decamp.errors import BadInput, NotSafe
 from decamp.index import BusyIndex
+from decamp.index_file import remove_index
 
 
 def state_directory() -> Path:
@@ -65,3 +67,29 @@ def lock_index(path: Path) -> Iterator[None]:
                 run="wait for it to end, then run again",
             ) from error
         yield
+
+
+@contextlib.contextmanager
+def usable_index(path: Path) -> Iterator[None]:
+    """Says in one line what is wrong with the index or its directory; entries' own errors are findings by now."""
+    try:
+        yield
+    except (sqlite3.OperationalError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise NotSafe(
+            str(path),
+            "the state directory cannot be used",
+            found=str(error),
+            run="DECAMP_STATE_DIR=/dev/shm/decamp decamp evacuate ...",
+        ) from error
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise
+        remove_index(path)
+        raise NotSafe(
+            str(path),
+            "the index was damaged and is removed; the archive has all that it said",
+            found=str(error),
+            run="the same command again",
+        ) from error

@@ -11,8 +11,9 @@ import pytest
 
 from decamp.entries import Entry, State, sort_key
 from decamp.errors import BadInput
-from decamp.index import Index, ObjectRecord, signed
+from decamp.index import Index, ObjectRecord
 from decamp.index_file import copy_index
+from decamp.index_rows import signed
 from decamp.state_directory import index_path, state_directory
 from tests.unit.entry_samples import make_entry
 
