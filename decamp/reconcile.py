@@ -111,9 +111,9 @@ def reconcile(census: Census, index: Index, rules: tuple[Rule, ...]) -> Changes:
     index.put_entries(fresh)
     _note_unseen(index, unseen)
     earlier.close()
-    changes.findings.extend(_unstorable(index))
     if not census.findings:
         _mark_gone(index, changes)
+    changes.findings.extend(_unstorable(index))  # those that are still there
     if changes.rewritten or index.fact(_UNGROUPED_FACT) is not None:
         index.group_hard_links()
         index.set_fact(_UNGROUPED_FACT, None)

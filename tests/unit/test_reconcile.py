@@ -108,6 +108,27 @@ def act(root: Path, index: Index, action: str, names: tuple[str, str, str]) -> N
         pass  # the sequence asks for something that cannot be done to this tree
 
 
+def test_hard_links_are_grouped_when_a_run_was_killed_before_it(index: Index, tree: Path) -> None:
+    (tree / "h").hardlink_to(tree / "a")
+    bring_in_line(make_spec(tree), index)
+    prove(index)
+    index.execute("UPDATE entry SET hardlink=NULL")
+    index.set_fact("ungrouped", "1")
+    index.commit()
+    assert bring_in_line(make_spec(tree), index).rewritten == 0
+    grouped = {entry.path: entry.hardlink for entry in index.entries("hardlink IS NOT NULL")}
+    assert grouped == {sort_key(bytes(tree / "h")): sort_key(bytes(tree / "a"))}
+    assert index.fact("ungrouped") is None
+
+
+def test_what_a_broken_off_run_wrote_since_its_last_commit_is_forgotten(index: Index, tree: Path) -> None:
+    bring_in_line(make_spec(tree), index)
+    before = list(index.entries())
+    index.execute("UPDATE entry SET hardlink=NULL, state=1, mode=0")
+    index.roll_back()
+    assert list(index.entries()) == before
+
+
 @example([("mkdir", "c.tmp", "a", "a"), ("symlink", "c.tmp", "b", "a")])
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
