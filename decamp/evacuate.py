@@ -71,7 +71,6 @@ class Evacuation:
         self._progress = progress
         self._read_back = read_back
         self._identity = read_identity()
-        self._mounts = read_mounts()
         self._traits: StoreTraits | None = None
         self._started_at = utc_now()
         self._standing: list[Finding] = []
@@ -331,7 +330,6 @@ class Evacuation:
             self._store,
             self._index,
             self._identity,
-            self._mounts,
             self._progress,
             self.outcome,
             self._read_back,

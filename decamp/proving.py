@@ -17,7 +17,7 @@ from decamp.entries import State, plain_path, shown
 from decamp.errors import StoreFailure
 from decamp.findings import Finding
 from decamp.hindrances import writer_findings
-from decamp.host import HostIdentity, Mount, read_mounts
+from decamp.host import HostIdentity, read_mounts
 from decamp.index import Index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT
 from decamp.outcome import SAFE, Outcome
@@ -38,7 +38,7 @@ class Proving:
     """What one run's proof rests on.
 
     Attributes:
-        spec, spec_path, store, index, identity, mounts: of this run.
+        spec, spec_path, store, index, identity: of this run.
         progress: where progress is told.
         outcome: gets reasons and, at the end, the receipt.
         read_back: read every object back, whatever the store attests.
@@ -51,7 +51,6 @@ class Proving:
     store: Store
     index: Index
     identity: HostIdentity
-    mounts: list[Mount]
     progress: Progress
     outcome: Outcome
     read_back: bool

@@ -314,7 +314,7 @@ _ALL = [
     ),
     Mutant(
         "a reading beats a checksum",
-        "an unknown object is what its first reading says, whatever checksum the store has of it",
+        "an unknown object is what its first reading says, whatever the store says of it",
         "if read.is_confirmed_by(stored):",
         "if True:",
         ("unknown objects read wrongly",),

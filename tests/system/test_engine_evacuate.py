@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -251,22 +250,6 @@ def test_a_root_that_is_gone_leaves_the_archive_as_it_was(node: EngineNode, what
     assert reason["what"] == f"the root is {what}"
     assert node.listing() == before
     assert node.verify().code == 0
-
-
-@pytest.mark.parametrize("ended", ["SAFE", "NOT SAFE"])
-def test_a_root_whose_disk_is_not_mounted_any_more_is_a_reason(node: EngineNode, ended: str) -> None:
-    node.fill({"below": b"what lies in the directory that the disk is mounted over"})
-    script = f"mount -t tmpfs tmpfs '{node.root}'; echo A >'{node.root}/a'"
-    if ended != "SAFE":
-        script += f"; mkfifo '{node.root}/fifo'"  # so this run leaves no receipt
-    done = node.run_in_mounts(script, *node.evacuate_words())
-    assert json.loads(done.stdout)["verdict"] == ended, done
-    before = node.listing()
-    (reason,) = node.refuse()
-    assert reason["what"] == "the root is on another filesystem than at the last evacuation"
-    assert node.listing() == before
-    node.more_spec = {"mount": "/"}
-    node.evacuate_safely()
 
 
 def test_an_empty_root_that_may_be_empty_is_safe(node: EngineNode) -> None:
