@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.defects import MUTANTS, REPOSITORY, Mutant
 from tests.faults.directed import ALL
-from tests.faults.mutants import MUTANTS, REPOSITORY, Mutant, hunt
+from tests.faults.mutants import hunt
 from tests.faults.seaweed import SeaweedServer
 from tests.faults.soak import make_base
 
