@@ -64,7 +64,7 @@ def agree(store: Store, index: Index, *, look_only: bool = False) -> Agreement:
     for key in stale if not look_only else ():
         store.delete(key)
     for key in outcome.dropped:
-        _drop(index, key, outcome)
+        outcome.warnings.extend(drop(index, key))
     for key in unknown:
         if look_only:
             outcome.adopted.append(key)
@@ -89,18 +89,19 @@ def _holds(record: ObjectRecord, stored: StoredObject) -> bool:
     return stored.etag == record.etag
 
 
-def _drop(index: Index, key: str, outcome: Agreement) -> None:
-    gone = int(State.GONE)
-    for entry in index.entries("object=? AND state=?", (key, gone)):
-        outcome.warnings.append(
-            Finding(
-                shown(plain_path(entry.path)),
-                "gone from the node, and now from the store too",
-                f"its object {key}",
-                "nothing, or other content",
-            )
+def drop(index: Index, key: str) -> list[Finding]:
+    """Forgets an object that is not as it was; returns a warning for each entry whose last content is lost with it."""
+    lost = [
+        Finding(
+            shown(plain_path(entry.path)),
+            "gone from the node, and now from the store too",
+            f"its object {key}",
+            "nothing, or other content",
         )
+        for entry in index.entries("object=? AND state=?", (key, int(State.GONE)))
+    ]
     index.drop_object(key)
+    return lost
 
 
 class Reading:

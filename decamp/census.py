@@ -141,7 +141,7 @@ class Census:
     def walk(self) -> Iterator[Seen]:
         """Yields every entry of every root; each directory right before what it holds, names in byte order.
 
-        A root that is not what the spec means by now is a finding, and so is every walk of it: it may have vanished.
+        A root that is not what the spec means is a finding of every walk: it can vanish between two of them.
         """
         self.findings.extend(self.check_roots())
         for number, root in enumerate(self._spec.roots):

@@ -61,7 +61,7 @@ class Index:
     def __init__(self, path: Path, *, is_kept: bool = False) -> None:
         self.path = path
         self._is_kept = is_kept
-        if is_kept and path.exists() and not has_its_digest(path):
+        if is_kept and not has_its_digest(path):
             remove_index(path)
         self._connection = self._connect(path)
         self._reader: sqlite3.Connection | None = None

@@ -21,7 +21,7 @@ def digest_path(path: Path) -> Path:
 
 
 def has_its_digest(path: Path) -> bool:
-    """Says whether the index's main file is as it was when its digest was taken."""
+    """Says whether the index's main file is there, and as it was when its digest was taken."""
     try:
         return digest_path(path).read_text(encoding="ascii") == _file_digest(path)
     except (FileNotFoundError, UnicodeDecodeError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import decamp
-from decamp.agreement import agree
+from decamp.agreement import agree, drop
 from decamp.bag import RECEIPT, REPORT, SYSTEM, TagFiles, write_tag_files, write_tag_manifest
 from decamp.census import Census
 from decamp.checking import failed_checks
@@ -133,7 +133,7 @@ class Proving:
                         "the same command again: it sends the object anew",
                     )
                 )
-                self.index.drop_object(record.key)
+                self.outcome.warnings.extend(drop(self.index, record.key))
         self.index.commit()
 
     def _write_receipt(self, census: Census, tags: TagFiles, tag_manifest_sha256: str, traits: StoreTraits) -> None:

@@ -159,11 +159,6 @@ class _Restorer:
             if self._includes(entry):
                 yield entry
 
-    def _wanted_named(self, path: bytes) -> Iterator[Entry]:
-        for entry in self._index.entries(f"{_WANTED} AND path=?", (path,)):
-            if self._includes(entry):
-                yield entry
-
     def _includes(self, entry: Entry) -> bool:
         if not self._patterns:
             return True
@@ -320,8 +315,8 @@ class _Restorer:
             assert entry.hardlink is not None
             first = self._root + plain_path(entry.hardlink)
             # What lies at a place that was not asked for is not of this archive, for all that is known.
-            is_restored = any(True for _ in self._wanted_named(entry.hardlink))
-            if is_restored and os.path.lexists(first):
+            is_asked_for = any(map(self._includes, self._index.entries(f"{_WANTED} AND path=?", (entry.hardlink,))))
+            if is_asked_for and os.path.lexists(first):
                 self._attempt(entry, partial(self._placer.make_hard_link, entry, first))
             elif entry.object is not None:  # its first name was not asked for
                 self._outcome.findings.extend(self._restore_object(self._record(entry), [entry]))

@@ -182,6 +182,19 @@ def test_what_was_read_back_wrongly_is_not_vouched_for_by_the_old_receipt(node: 
     assert node.verify("--read-back").code == 0
 
 
+def test_what_only_the_store_had_and_was_read_back_wrongly_is_named(node: EngineNode, proxy: FaultProxy) -> None:
+    node.fill({"a": b"A", "b": b"B"})
+    node.evacuate_safely()
+    (node.root / "b").unlink()
+    node.evacuate_safely()
+    proxy.schedule = Schedule(faults=[CorruptedGet(key="/data/.*/b$")])
+    outcome = node.evacuate("--read-back")
+    assert outcome.code == 3, outcome
+    (warning,) = outcome.document["warnings"]
+    assert warning["path"] == str(node.root / "b")
+    assert warning["what"] == "gone from the node, and now from the store too"
+
+
 def test_a_key_that_no_manifest_can_name_is_told(node: EngineNode) -> None:
     node.fill({"a": b"A"})
     node.put("data/two\nlines", b"x")
