@@ -46,9 +46,10 @@ class Estimate:
             until = "; no deadline: it costs until it is destroyed"
         elif hours <= 0:
             until = "; the DEADLINE HAS PASSED: it costs until it is destroyed"
+        elif self.per_hour is None:
+            until = f"; the deadline is in {hours:,.1f} h"
         else:
-            amount = "" if self.per_hour is None else f", {self.per_hour * hours:,.2f}"
-            until = f"{amount or ';'} until the deadline in {hours:,.1f} h"
+            until = f", {self.per_hour * hours:,.2f} until the deadline in {hours:,.1f} h"
         if self.instance is None or self.per_hour is None:
             return f"cost: {self.words}: no price is known, neither by the price API nor by the table of {AS_OF}{until}"
         paid = f", paid beforehand at {self.paid_before:,.2f}" if self.paid_before is not None else ""

@@ -80,7 +80,7 @@ def test_price_says_where_it_is_from(ask: Callable[..., Examined], cloud: Cloud)
     past = (NOW - timedelta(hours=1)).isoformat()
     assert "a day; the DEADLINE HAS PASSED: it costs until" in ask().estimate.describe([past], NOW)
     unknown = replace(ask().estimate, instance=None).describe([(NOW + timedelta(hours=3)).isoformat()], NOW)
-    assert "no price is known" in unknown and unknown.endswith("; until the deadline in 3.0 h")
+    assert "no price is known" in unknown and unknown.endswith("; the deadline is in 3.0 h")
 
 
 def test_price_above_the_limit_is_refused(ask: Callable[..., Examined], cloud: Cloud) -> None:
