@@ -57,6 +57,13 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     evacuate.add_argument("--store", required=True, metavar="URL", help="s3://bucket/prefix/node")
     evacuate.add_argument("--dry-run", action="store_true", help="say what is missing; change nothing")
     evacuate.add_argument("--read-back", action="store_true", help="read every object back, whatever the store attests")
+    evacuate.add_argument(
+        "--hindrance",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a reason for NOT SAFE that is known beforehand; everything is copied all the same; may be given several times",
+    )
     _store_arguments(evacuate)
 
     verify = commands.add_parser("verify", help="verify an archive")
@@ -180,7 +187,14 @@ def _evacuate(options: argparse.Namespace) -> int:
 
     spec = read_spec(options.spec)
     store = Store(StoreLocation.parse(options.store), options.endpoint_url, options.region)
-    run = Evacuation(spec, os.path.abspath(options.spec), store, _progress(options), read_back=options.read_back)
+    run = Evacuation(
+        spec,
+        os.path.abspath(options.spec),
+        store,
+        _progress(options),
+        read_back=options.read_back,
+        hindrances=options.hindrance,
+    )
     outcome = run.rehearse() if options.dry_run else run.run()
     if options.json:
         _print_json(outcome.document())

@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,10 +60,19 @@ class Evacuation:
         store: the bag's place.
         progress: where progress is told.
         read_back: read every object back, whatever the store attests.
+        hindrances: reasons for NOT SAFE that are known beforehand, such as a service that could not be stopped.
+            Everything is copied all the same, but no receipt is written.
     """
 
     def __init__(
-        self, spec: Spec, spec_path: str, store: Store, progress: Progress, *, read_back: bool = False
+        self,
+        spec: Spec,
+        spec_path: str,
+        store: Store,
+        progress: Progress,
+        *,
+        read_back: bool = False,
+        hindrances: Sequence[str] = (),
     ) -> None:
         self._spec = spec
         self._spec_path = spec_path
@@ -80,6 +89,7 @@ class Evacuation:
         self._side = ThreadPoolExecutor(1, "system")
         self._system: Future[dict[str, bytes]] = Future()
         self.outcome = Outcome(store.location.node, store.location.url)
+        self._hindrances = [Finding(store.location.node, hindrance) for hindrance in hindrances]
 
     def run(self) -> Outcome:
         """Evacuates and returns the outcome; can be ended and started again at any moment.
@@ -221,6 +231,7 @@ class Evacuation:
             # stamp, what was copied while it was there.
             self._writers.update(dict.fromkeys(writer_findings(self._spec, self._index)))
             self._standing = [
+                *self._hindrances,
                 *census.findings,
                 *changes.findings,
                 *rule_findings(self._spec, census, self.outcome.warnings),

@@ -147,6 +147,21 @@ def test_another_users_writer_is_named_and_left(node: GpuHost) -> None:
     node.run("kill $(cat /run/writer.pid); rm /workspace/logs/roots.log")
 
 
+def test_a_port_that_another_process_keeps_is_named(node: GpuHost) -> None:
+    server = f"python3 -m http.server --bind {node.address} --directory /run {PORT}"
+    node.run(f"nohup {server} > /dev/null 2>&1 < /dev/null & echo $! > /run/server.pid; sleep 1")
+    steps = {
+        "strict": Step("sglang", settings(node), "stop"),
+        "tolerant": Step("sglang", {**settings(node), "service_stop_tolerant": True}, "stop"),
+    }
+    told = node.play_steps(steps, rescued=True)
+    named = f"sglang.service: stopped, but {node.address}:{PORT} is not free: expected no listener, found process"
+    assert named in told.tell("strict")
+    assert "http.server" in told.tell("strict")
+    assert told.tell("tolerant").startswith("not refused"), told.output
+    node.run("kill $(cat /run/server.pid)")
+
+
 def test_models_200_is_not_ready(node: GpuHost) -> None:
     loading: dict[str, Any] = {"sglang_standin_arguments": ["--load-seconds", "600"], "sglang_ready_limit_s": 3}
     slow = play(node, "sglang", tags="configure,verify", **loading)

@@ -228,6 +228,37 @@ def test_a_rental_ends_safe_with_no_secret_left_and_starts_again(node: GpuHost, 
     assert node.run("find /workspace -not -user decamp").stdout == ""
 
 
+STUCK_UNIT = "[Service]\nExecStart=/bin/sleep infinity\nExecStop=/bin/sleep 60\nTimeoutStopSec=90\n"
+DEAD_GPU = """#!/bin/sh
+echo "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+exit 9
+"""
+
+
+def test_neither_a_dead_gpu_nor_a_stuck_service_keeps_data_from_being_copied(node: GpuHost, store: str) -> None:
+    inventory = write_inventory(node, store)
+    serve_figures(node)
+    node.write("/usr/local/bin/nvidia-smi", DEAD_GPU, "0755")
+    node.run("echo 1 > /workspace/data/first.txt")
+    safe, told = play("evacuate.yml", inventory, extra_vars={"sglang_implementation": "sglang"})
+    assert safe.exit_status == 0, told
+    assert "sglang.service: stopped, but GPU memory cannot be seen" in " ".join(told.split())
+    assert "node-1: SAFE" in told
+
+    node.write("/etc/systemd/system/sglang.service", STUCK_UNIT)
+    node.run("systemctl daemon-reload; systemctl start sglang; echo 2 > /workspace/data/second.txt")
+    stuck, told = play("evacuate.yml", inventory, extra_vars={"service_stop_timeout_s": 1})
+    assert stuck.exit_status != 0
+    assert "node-1: NOT SAFE" in told
+    assert "sglang.service: not stopped: expected nothing of it left, found systemctl stop ended with 124" in told
+    back = f"AWS_ACCESS_KEY_ID={KEY} AWS_SECRET_ACCESS_KEY={SECRET} decamp restore s3://decamp/archive/node-1 /tmp/back"
+    back += f" --endpoint-url {store} --region us-east-1 --include /workspace/data/second.txt"
+    assert "receipt" in node.run(back, check=False).stderr
+    node.run(f"{back} --incomplete")
+    assert node.ask("cat /tmp/back/workspace/data/second.txt") == "2"
+    node.run("rm -r /tmp/back /etc/systemd/system/sglang.service; systemctl daemon-reload; systemctl reset-failed")
+
+
 def test_a_store_that_is_down_is_not_safe(node: GpuHost, store: str) -> None:
     nowhere = f"http://127.0.0.1:{addresses.find_free_ports(1)[0]}"
     result, told = play("evacuate.yml", write_inventory(node, nowhere))

@@ -97,5 +97,25 @@ def test_a_stop_says_which_gpu_memory_is_still_held(node: GpuHost) -> None:
     assert held.status == 0, held.output
     expected = "sglang.service: stopped, but GPU memory is still held after 2 s: expected at most 600 MiB on each GPU"
     assert f"{expected}, found GPU 1: 151234 MiB; run: nvidia-smi on the node" in held.tell("sglang")
+    tolerant = {"sglang": Step("sglang", {**stop["sglang"].variables, "service_stop_tolerant": True}, "stop")}
+    named = node.play_steps(tolerant, rescued=True)
+    assert named.tell("sglang").startswith("not refused")
+    named.says(expected)
     node.run("rm /run/used-mib")
     assert node.play_steps(stop, rescued=True).tell("sglang").startswith("not refused")
+
+
+def test_a_stop_says_that_the_driver_does_not_answer(node: GpuHost) -> None:
+    wanted = {"service_stop_smi_timeout_s": 1, "sglang_host": node.address}
+    stop = {"sglang": Step("sglang", wanted, "stop")}
+    node.run("mv /usr/local/bin/nvidia-smi /usr/local/bin/nvidia-smi.good")
+    expected = "GPU memory cannot be seen: expected an answer of nvidia-smi, found"
+    words = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+    node.write("/usr/local/bin/nvidia-smi", f'#!/bin/sh\necho "{words}"; exit 9\n', "0755")
+    assert f"{expected} {words}; run: nvidia-smi on the node" in node.play_steps(stop, rescued=True).tell("sglang")
+    node.write("/usr/local/bin/nvidia-smi", "#!/bin/sh\nexec sleep 60\n", "0755")
+    assert f"{expected} none within 1 s" in node.play_steps(stop, rescued=True).tell("sglang")
+    node.run("rm /usr/local/bin/nvidia-smi")
+    gone = node.play_steps(stop, rescued=True)
+    assert gone.tell("sglang").startswith("not refused"), gone.output
+    node.run("mv /usr/local/bin/nvidia-smi.good /usr/local/bin/nvidia-smi")
