@@ -62,7 +62,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TEXT",
-        help="a reason for NOT SAFE that is known beforehand; everything is copied all the same; may be given several times",
+        help="a reason for NOT SAFE that is known beforehand (several times: several); all is copied nonetheless",
     )
     _store_arguments(evacuate)
 

@@ -1,6 +1,6 @@
 """The completions job: prompts to completions to training data to a checkpoint; started again it continues exactly.
 
-    job.py --workspace /workspace --server http://127.0.0.1:30000 --model NAME
+    job.py --workspace /workspace --server http://127.0.0.1:30000 --model NAME --prompts /workspace/data/my.jsonl
 
 What is done is read from the outputs themselves, so a kill at any moment loses at most the requests in flight.
 SIGTERM stops it cleanly: requests in flight are finished and written, then it exits 0.
@@ -22,10 +22,11 @@ from typing import Any
 from checkpoint import write_checkpoint
 from completions import CompletionError, Server, Shard
 from dataset import read_tokens, write_shard
-from files import read_lines_cutting_torn, write_atomically
-from prompts import write_prompts
+from files import write_atomically
+from prompts import FORTUNES_LIMIT, PromptsError, digest_prompts, keep_prompts
 
 log = logging.getLogger("completions")
+BAD_INPUT = 2  # starting it again is of no use
 
 
 class Throughput:
@@ -82,14 +83,22 @@ def finish_shard(workspace: Path, shard: Shard) -> str:
 
 def run(options: argparse.Namespace, stop: threading.Event) -> int:
     workspace: Path = options.workspace
-    prompts_file = workspace / "data" / "prompts.jsonl"
-    write_prompts(options.fortunes, prompts_file, options.limit)
-    prompts = read_lines_cutting_torn(prompts_file)
-    settings = {"model": options.model, "max_tokens": options.max_tokens, "shard_size": options.shard_size}
+    prompts = keep_prompts(options.prompts, options.fortunes, options.limit, workspace / "data" / "prompts.jsonl")
+    settings = {
+        "model": options.model,
+        "max_tokens": options.max_tokens,
+        "shard_size": options.shard_size,
+        "prompts_sha256": digest_prompts(prompts),
+    }
     settings_file = workspace / "config" / "completions.json"
-    if settings_file.exists() and json.loads(settings_file.read_text()) != settings:
-        log.error("%s: differs from %s; results would not fit together", settings_file, settings)
-        return 2
+    if settings_file.exists() and (was := json.loads(settings_file.read_text())) != settings:
+        others = ", ".join(
+            f"{name} {was.get(name)}, now {now}" for name, now in settings.items() if was.get(name) != now
+        )
+        log.error(
+            "%s: results would not fit together: they are of %s; run: with a new workspace", settings_file, others
+        )
+        return BAD_INPUT
     if not settings_file.exists():
         write_atomically(settings_file, json.dumps(settings, indent=2) + "\n")
     write_stale_hidden_states(workspace / "data" / "hidden_states")
@@ -125,12 +134,14 @@ def main() -> int:
     parser.add_argument("--server", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--fortunes", type=Path, default=Path("/usr/share/games/fortunes"))
-    parser.add_argument("--limit", type=int, default=1200)
+    parser.add_argument("--prompts", type=Path, help="JSONL file, each line with a text `prompt` (default: fortunes)")
+    parser.add_argument(
+        "--limit", type=int, help=f"prompts at most (default: all of a file, {FORTUNES_LIMIT} fortunes)"
+    )
     parser.add_argument("--shard-size", type=int, default=200)
     parser.add_argument("--concurrency", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--ready-limit-s", type=float, default=1800.0)
-    parser.add_argument("--prompts-only", action="store_true", help="write data/prompts.jsonl and exit")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
     stop = threading.Event()
@@ -141,10 +152,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, finish)
     signal.signal(signal.SIGINT, finish)
     try:
-        if options.prompts_only:
-            write_prompts(options.fortunes, options.workspace / "data" / "prompts.jsonl", options.limit)
-            return 0
         return run(options, stop)
+    except PromptsError as error:
+        log.error("%s", error)
+        return BAD_INPUT
     except (CompletionError, ValueError) as error:
         log.error("%s", error)
         return 1

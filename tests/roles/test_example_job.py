@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -87,6 +92,18 @@ def job_command(workspace: Path, url: str) -> list[str]:
     return [*command, "--shard-size", "20", "--concurrency", "4", "--max-tokens", "20", "--ready-limit-s", "30"]
 
 
+def write_lines(path: Path, *rows: object, end: str = "\n") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row) for row in rows) + end)
+    return path
+
+
+def run_job(workspace: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = job_command(workspace, url)
+    del command[command.index("--limit") : command.index("--limit") + 2]
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+
+
 def read_ids(workspace: Path) -> list[int]:
     shards = sorted((workspace / "work/data/completions").glob("shard_*.jsonl"))
     return [json.loads(line)["id"] for shard in shards for line in shard.read_text().splitlines()]
@@ -156,3 +173,117 @@ def test_a_server_that_never_becomes_ready_ends_the_job_with_what_it_said(worksp
     server.wait(10)
     assert ended.returncode == 1
     assert "expected 200 within 1 s, found status 503" in ended.stdout
+
+
+def test_prompts_of_a_file_are_all_completed_with_its_numbers_or_by_place(workspace: Path, server_url: str) -> None:
+    texts = [f"What is the {n}th thing about the sea?" for n in range(25)]
+    mine = write_lines(workspace / "mine.jsonl", *({"prompt": text, "topic": "sea"} for text in texts), end="")
+    done = run_job(workspace, server_url, "--prompts", str(mine))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert mine.read_text().count("\n") == 24  # the user's file is left as it is
+    shards = sorted((workspace / "work/data/completions").glob("shard_*.jsonl"))
+    rows = {row["id"]: row for shard in shards for row in map(json.loads, shard.read_text().splitlines())}
+    assert [(rows[n]["prompt"], rows[n]["topic"]) for n in range(25)] == [(text, "sea") for text in texts]
+
+    changed = write_lines(mine, *({"prompt": text} for text in texts[:-1]))
+    refused = run_job(workspace, server_url, "--prompts", str(changed))
+    assert refused.returncode == 2
+    assert "mine.jsonl: other prompts than the job was begun with" in refused.stdout
+    mine.unlink()
+    assert "25 done before" in run_job(workspace, server_url, "--prompts", str(mine)).stdout
+    kept = workspace / "work/data/prompts.jsonl"
+    kept.write_text(kept.read_text().replace("3th", "third"))
+    refused = run_job(workspace, server_url, "--prompts", str(mine))
+    assert refused.returncode == 2
+    assert "results would not fit together: they are of prompts_sha256" in refused.stdout
+
+
+def test_prompts_may_lie_where_the_job_keeps_them(workspace: Path, server_url: str) -> None:
+    rows = [{"id": 1000 - n, "prompt": f"Say {n}."} for n in range(5)]
+    kept = write_lines(workspace / "work/data/prompts.jsonl", *rows, end="")
+    done = run_job(workspace, server_url, "--prompts", str(kept))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(read_ids(workspace)) == [996, 997, 998, 999, 1000]
+
+
+BAD_PROMPTS: list[tuple[list[object], str]] = [
+    ([], "no prompts: expected a line for each, found none"),
+    ([{"prompt": "a"}, {"text": "b"}], 'line 2: expected an object with a text "prompt", found {"text": "b"}'),
+    ([{"prompt": "a", "id": 1}, {"prompt": "b"}], 'prompt 2: expected an integer "id" of its own, found null'),
+    ([{"prompt": "a", "id": 1}, {"prompt": "b", "id": 1}], 'an integer "id" of its own, found 1 again'),
+    ([{"prompt": "a", "id": True}], 'an integer "id" of its own, found true'),
+]
+
+
+@pytest.mark.parametrize(("rows", "words"), BAD_PROMPTS)
+def test_bad_prompts_are_one_message(workspace: Path, rows: list[object], words: str) -> None:
+    bad = write_lines(workspace / "bad.jsonl", *rows)
+    ended = run_job(workspace, "http://127.0.0.1:9", "--prompts", str(bad))
+    assert (ended.returncode, ended.stderr) == (2, "")
+    assert f"{bad}: " in ended.stdout and words in ended.stdout
+    assert not (workspace / "work/data/completions").exists()
+
+
+def test_a_prompts_file_that_is_missing_or_torn_is_one_message(workspace: Path) -> None:
+    ended = run_job(workspace, "http://127.0.0.1:9", "--prompts", str(workspace / "nowhere"))
+    assert (ended.returncode, ended.stderr) == (2, "")
+    assert "nowhere: no prompts: expected a JSONL file, found" in ended.stdout
+    (workspace / "torn").write_text('{"prompt": "a"}\n{"prom')
+    ended = run_job(workspace, "http://127.0.0.1:9", "--prompts", str(workspace / "torn"))
+    assert (ended.returncode, ended.stderr) == (2, "")
+    assert "torn: line 2: not JSON" in ended.stdout
+
+
+class BusyServer(http.server.BaseHTTPRequestHandler):
+    """Answers each prompt with 503 twice before it completes it, and counts how many it is asked at once."""
+
+    protocol_version = "HTTP/1.1"
+    lock = threading.Lock()
+    asked: ClassVar[Counter[str]] = Counter()
+    now = most = 0
+
+    def do_GET(self) -> None:
+        self.answer(200, {})
+
+    def do_POST(self) -> None:
+        kind = type(self)
+        prompt = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"]
+        with kind.lock:
+            kind.asked[prompt] += 1
+            kind.now += 1
+            kind.most = max(kind.most, kind.now)
+            is_busy = kind.asked[prompt] <= 2 or prompt == "Never."
+        time.sleep(0.1)
+        with kind.lock:
+            kind.now -= 1
+        choice = {"text": "Well, yes.", "finish_reason": "stop"}
+        self.answer(503 if is_busy else 200, {"choices": [choice], "usage": {"completion_tokens": 3}})
+
+    def answer(self, status: int, document: object) -> None:
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+def test_a_busy_server_is_asked_again_by_a_bounded_number_at_once_and_the_log_tells_the_time_left(
+    workspace: Path,
+) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), BusyServer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    mine = write_lines(workspace / "mine.jsonl", *({"prompt": f"Say {n}."} for n in range(60)), {"prompt": "Never."})
+    done = run_job(workspace, f"http://127.0.0.1:{server.server_port}", "--prompts", str(mine))
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no completion after 6 tries, found status 503" in done.stdout
+    assert "1 prompts have no completion; start the job again to try them" in done.stdout
+    assert {BusyServer.asked[f"Say {n}."] for n in range(60)} == {3}
+    assert BusyServer.asked["Never."] == 6
+    assert BusyServer.most == 4
+    assert re.search(r" \d+/61 completions, [\d.]+/s, \d+ tokens/s, [1-9]\d* s left", done.stdout)
+    assert sorted(read_ids(workspace)) == list(range(60))

@@ -124,9 +124,12 @@ def test_what_cannot_be_right_is_refused_with_the_reason(node: GpuHost, hub: Hub
     sources = make_sources(hub, store)
     hub.altered = {SHARDS[0]}
     node.run(f"cp -r /srv/model /srv/torn && truncate -s 1000 /srv/torn/{SHARDS[0]} && rm /srv/torn/{SHARDS[1]}")
+    size = sum(len(content) for content in MODEL.values())
     cases = {
         "altered": sources["hub"],
         "full": {**sources["hub"], "model_free_after_bytes": 1 << 60},
+        "stored": {**sources["store"], "model_free_after_bytes": 1 << 60},
+        "foreign": {**sources["hub"], "model_repository": "maker/other"},
         "larger": {**sources["store"], "model_size_bytes": 1 << 60},
         "torn": {"model_source": "directory", "model_source_directory": "/srv/torn"},
         "nowhere": {"model_source": "directory", "model_source_directory": "/nowhere"},
@@ -139,11 +142,13 @@ def test_what_cannot_be_right_is_refused_with_the_reason(node: GpuHost, hub: Hub
     assert told.status == 0, told.output
     expected = {
         "altered": f"{SHARDS[0]}: not what the source lists: expected SHA-256 {hub.find_digest(SHARDS[0])}, found",
-        "full": "/models/full: too little space: expected 1048576.0 TiB, found",
-        "larger": "/models/larger: too little space: expected 1048576.0 TiB, found",
+        "full": f"too little space: expected 1048576.0 TiB ({size / 1024:.1f} KiB of them to fetch), found",
+        "stored": f"too little space: expected 1048576.0 TiB ({size / 1024:.1f} KiB of them to fetch), found",
+        "larger": "/models/larger: too little space: expected 1048576.0 TiB (1048576.0 TiB of them to fetch), found",
         "torn": f"{SHARDS[0]}: not whole: expected {len(MODEL[SHARDS[0]])} bytes, found 1000",
         "nowhere": "/nowhere: no model on the node: expected its files, found no directory",
         "branch": "model_revision: expected a commit of 40 hexadecimal digits, found main",
+        "foreign": "maker/other@" + COMMIT + ": the hub has no such repository, commit or file: found 404",
         "empty": "s3://models/nothing: no model: expected objects, found none",
     }
     missing = {name: told.tell(name) for name, words in expected.items() if words not in told.tell(name)}

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
             f"GPUs: expected 2 (dp 2 x tp 1), found 4 {BY_PCI}; run: set sglang_dp_size and sglang_tp_size",
             "sglang_attention_backend trtllm_mha: expected B200 or B300, found NVIDIA RTX PRO 6000 Blackwell Server",
             f"GPU memory: too little for the model: expected more than 219.1 GiB on each GPU, found 95.6 GiB {BY_PCI}",
-            "memory: too little for HiCache: expected 181.9 TiB, found",
+            "memory: too little for HiCache: expected 181.9 TiB (10.0 GiB of them SGLang leaves free), found",
         ],
     ),
     "port": ({"sglang_port": 30000}, [":30000: port taken: expected it free, found", "http.server"]),
@@ -56,8 +56,41 @@ REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"nvidia_driver_version": "595.99.99"},
         ["nvidia-open: version not in the repository: expected 595.99.99, found", f"{DRIVER}-1"],
     ),
-    "model": ({"model_size_bytes": 1 << 60}, ["/models/current: too little space: expected 1048576.0 TiB, found"]),
+    "model": (
+        {"model_size_bytes": 1 << 60},
+        ["/models/current: too little space: expected 1048576.0 TiB (1048576.0 TiB of them to fetch), found"],
+    ),
+    "compiler": (
+        {"cuda_toolkit_space_gib": 1 << 30},
+        ["/usr/local: too little space for the CUDA toolkit: expected 1073741824 GiB free, found"],
+    ),
+    "storage": (
+        {"instance_storage_devices": ["/dev/null"]},
+        ["/dev/null: not used: expected blank disks or one filesystem, found"],
+    ),
+    "prompts": (
+        {"job_prompts": "/srv/nowhere.jsonl"},
+        ["job_prompts: no prompts: expected /srv/nowhere.jsonl on the node, found no such file"],
+    ),
+    "input": ({"job_inputs": [{"url": "s3://b/k", "path": "../k"}]}, ["job_inputs: expected s3://bucket/key", "../k"]),
 }
+
+
+def refused_by_what_the_node_has(node: GpuHost) -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """What is refused is measured on the node: each fits alone and not together, or fits without a reserve alone."""
+    free = int(node.ask("df --block-size=1 --output=avail / | tail -1"))
+    memory_gb = int(node.ask("sed -n 's/MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo")) * 1024 // 1_000_000_000
+    share = int(free * 0.7)
+    return {
+        "together": (
+            {"model_size_bytes": share, "sglang_min_free_bytes": share, "cuda_toolkit_space_gib": 1},
+            ["too little space for all of it together: expected", "model ", "CUDA toolkit 1.0 GiB, server "],
+        ),
+        "reserve": (
+            {"sglang_hicache": True, "sglang_hicache_size_gb": memory_gb // 4},
+            ["memory: too little for HiCache: expected", "(10.0 GiB of them SGLang leaves free)"],
+        ),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +107,7 @@ def write_inventory(node: GpuHost, repository: Repository, nodes: dict[str, dict
         "ansible_control_path": f"{node.directory}/cp", "stack_nodes": sorted(nodes),
         "stack_store": {"url": "s3://decamp/archive", "endpoint": "http://127.0.0.1:9", "region": "us-east-1"},
         "node_facts_count_shared_gpus": True, "workspace_min_free_bytes": 1, "model_repository": "maker/model",
+        "model_hub_endpoint": "http://127.0.0.1:9",
         "model_revision": "0" * 40, "model_free_after_bytes": 1, "sglang_host": node.address, "sglang_port": 30001,
         "sglang_preset": OWN, "sglang_min_free_bytes": 1, **repository.variables,
     }  # fmt: skip
@@ -91,18 +125,21 @@ def test_each_is_refused_and_nothing_changes(node: GpuHost, repository: Reposito
     server = f"python3 -m http.server --bind {node.address} --directory /run 30000"
     node.run(f"nohup {server} > /dev/null 2>&1 < /dev/null & echo $! > /run/server.pid; sleep 1; touch /run/before")
     before = node.ask(STATE)
-    inventory = write_inventory(node, repository, {name: variables for name, (variables, _) in REFUSED.items()})
+    all_refused = {**REFUSED, **refused_by_what_the_node_has(node)}
+    inventory = write_inventory(node, repository, {name: variables for name, (variables, _) in all_refused.items()})
+    limited, told = play(inventory, limit="port")
+    assert [failure.host for failure in limited.failures] == ["port"], told
     result, told = play(inventory)
     assert result.exit_status != 0
     assert result.changed == {}, told
     failed = {failure.host: " ".join(failure.message.split()) for failure in result.failures}
     missing = {
-        name: (words, failed.get(name)) for name, (_, all_words) in REFUSED.items() for words in all_words
+        name: (words, failed.get(name)) for name, (_, all_words) in all_refused.items() for words in all_words
         if words not in failed.get(name, "")
     }  # fmt: skip
     assert not missing, told
     assert all("run: " in message for message in failed.values())
-    assert len(result.failures) == len(REFUSED)
+    assert len(result.failures) == len(all_refused)
     assert node.ask(STATE) == before
     node.run("kill $(cat /run/server.pid)")
 

@@ -96,7 +96,10 @@ class Hub:
                 "run: export HF_TOKEN=... of an account that may read it, and look at the repository's name"
             )
         if error.code == 404:
-            return Refused(f"{where}: the hub has no such repository, commit or file: found 404 {words}")
+            return Refused(
+                f"{where}: the hub has no such repository, commit or file: found 404 {words}; "
+                "run: look at the repository's name and its commit"
+            )
         if error.code == 416:
             return NoMore()
         asked = error.headers.get("Retry-After") or ""

@@ -24,7 +24,7 @@ SETTINGS = Config(
 
 
 class ObjectStore:
-    """The objects below `s3://bucket/prefix`."""
+    """The objects below `s3://bucket/prefix`, or the one that has this very name."""
 
     def __init__(self, url: str, endpoint_url: str, region: str) -> None:
         self._url = url
@@ -44,15 +44,22 @@ class ObjectStore:
         if not objects:
             raise Refused(f"{self._url}: no model: expected objects, found none; run: aws s3 ls {self._url}/")
         return [
-            Remote(
-                item["Key"][len(self._prefix) :],
-                item["Size"],
-                item["ETag"].strip('"'),
-                partial(self._open, item["Key"], item["ETag"]),
-                partial(self._find_fault, item["Key"], item["ETag"].strip('"')),
-            )
+            self._describe(item["Key"][len(self._prefix) :], item["Key"], item["Size"], item["ETag"])
             for item in objects
         ]
+
+    def describe_object(self, path: str) -> Remote:
+        """Returns the object of exactly this URL as a file that belongs at `path`; raises Refused without one."""
+        key = self._prefix.rstrip("/")
+        try:
+            about = self._client.head_object(Bucket=self._bucket, Key=key)
+        except (BotoCoreError, ClientError) as error:
+            raise Refused(f"{self._url}: the store does not show it: {error}; run: aws s3 ls {self._url}") from None
+        return self._describe(path, key, about["ContentLength"], about["ETag"])
+
+    def _describe(self, path: str, key: str, size: int, etag: str) -> Remote:
+        digest = etag.strip('"')
+        return Remote(path, size, digest, partial(self._open, key, etag), partial(self._find_fault, key, digest))
 
     def _open(self, key: str, etag: str, offset: int) -> tuple[Stream, int]:
         try:
