@@ -44,9 +44,17 @@ def test_an_image_with_the_wrong_modules(image_node: GpuHost, repository: Reposi
     refused.says(f"driver {OLD_DRIVER} came from a .run file", "(proprietary)", "run: nvidia-uninstall")
     assert image_node.ask("dpkg-query -W") == before
 
-    image_node.run("rm /usr/bin/nvidia-uninstall")
+    # Images are made small: the source is there, and what it has is not.
+    image_node.run("rm -r /usr/bin/nvidia-uninstall /var/lib/apt/lists/*")
     replaced = image_node.play("nvidia_driver", **repository.variables)
     assert replaced.status == 0, replaced.output
     # The image's own source serves; a second one for the same address would break apt.
     assert image_node.run("test -e /etc/apt/sources.list.d/decamp-nvidia.sources", check=False).returncode == 1
     replaced.says(f"4 x NVIDIA RTX PRO 6000 Blackwell Server Edition, driver {DRIVER} (open)")
+
+
+def test_a_part_of_the_role_runs_alone(image_node: GpuHost, repository: Repository) -> None:
+    image_node.run("systemctl disable -q --now nvidia-persistenced")
+    loaded = image_node.play("nvidia_driver", tags="nvidia_driver_load", **repository.variables)
+    assert (loaded.status, loaded.changed) == (0, 1), loaded.output
+    assert image_node.ask("systemctl is-active nvidia-persistenced") == "active"

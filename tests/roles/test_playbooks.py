@@ -18,21 +18,20 @@ from tests.roles.gpu_machines import NO_GPU
 KEY, SECRET = "AKIA" + secrets.token_hex(8), secrets.token_hex(20)
 
 
+def connect(endpoint_url: str) -> Any:
+    import boto3
+
+    return boto3.client(
+        "s3", endpoint_url=endpoint_url, aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-1"
+    )
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The endpoint of a real S3 server with an empty bucket `decamp`."""
-    import boto3
-
     directory = tmp_path_factory.mktemp("store")
     server = store_server.start(directory, "127.0.0.1", addresses.find_free_ports(1)[0], KEY, SECRET)
-    client = boto3.client(
-        "s3",
-        endpoint_url=server.endpoint_url,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-    )
-    client.create_bucket(Bucket="decamp")
+    connect(server.endpoint_url).create_bucket(Bucket="decamp")
     yield server.endpoint_url
     store_server.destroy(directory)
 
@@ -173,10 +172,14 @@ def test_a_rental_ends_safe_with_no_secret_left_and_starts_again(node: GpuHost, 
     assert checked.exit_status == 0, told
     assert "there is no verdict" in told
     assert node.run("ls -d /etc/decamp /opt/decamp", check=False).stdout == ""
+    assert node.play("node_facts").status == 0
+    record = node.ask("cat /etc/decamp/node-facts.json")
     safe, told = play("evacuate.yml", inventory)
     assert safe.exit_status == 0, told
     assert "node-1: SAFE in s3://decamp/archive/node-1" in told
     assert "irreplaceable" in told
+    kept = connect(store).get_object(Bucket="decamp", Key="archive/node-1/decamp/system/node-facts.json")
+    assert kept["Body"].read().decode().rstrip("\n") == record
     found = node.run(
         f"grep -rlsF -e {SECRET} -e {KEY} /etc /home /opt/decamp /root /run /srv /tmp /usr/local /var /workspace; "
         f"journalctl --no-pager | grep -cF -e {SECRET} -e {KEY}",
