@@ -132,15 +132,11 @@ class Placer:
         self._ensure(os.path.dirname(path))
         real = self._root + path
         assert entry.link is not None
-        if os.path.lexists(real):
-            if os.path.islink(real) and os.readlink(real) == entry.link:
-                os.utime(real, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
-                return
-            if overwrite:
+        if not (os.path.islink(real) and os.readlink(real) == entry.link):
+            if overwrite and os.path.lexists(real):
                 os.unlink(real)
-        os.symlink(entry.link, real)
-        if self._is_root:
-            os.lchown(real, entry.uid, entry.gid)
+            os.symlink(entry.link, real)
+        self._own(real, entry)
         self._set_xattrs(real, entry)
         os.utime(real, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
 
@@ -156,11 +152,12 @@ class Placer:
         os.link(first, real, follow_symlinks=False)
 
     def _own(self, target: int | bytes, entry: Entry) -> None:
-        status = os.stat(target)
+        is_open = isinstance(target, int)
+        status = os.stat(target, follow_symlinks=is_open)
         if (status.st_uid, status.st_gid) == (entry.uid, entry.gid):
             return
         if self._is_root:
-            os.chown(target, entry.uid, entry.gid)
+            os.chown(target, entry.uid, entry.gid, follow_symlinks=is_open)
         else:
             self._warn(
                 plain_path(entry.path),

@@ -128,6 +128,7 @@ class _Restorer:
         self._placer = Placer(root, outcome.warnings, self._directory_row)
         self._content = ContentSource(store)
         self._present: set[bytes] = set()
+        self._linked: dict[tuple[int, int], bytes] = {}
 
     def _directory_row(self, key: bytes) -> Entry | None:
         return next(self._index.entries("path=? AND kind=?", (key, int(Kind.DIRECTORY))), None)
@@ -199,13 +200,20 @@ class _Restorer:
                 continue
             self._progress.advance(items=1)
             if not found:
-                self._present.add(entry.path)
+                # Files that are separate in the archive and one here do not stay one.
+                if status.st_nlink == 1 or entry.kind != Kind.FILE or self._is_first_at(entry, status):
+                    self._present.add(entry.path)
             elif not self._overwrite or entry.kind == Kind.DIRECTORY or stat.S_ISDIR(status.st_mode):
                 conflicts.append(
                     Finding(shown(path), "something else is in the way", Kind(entry.kind).name.lower(), found)
                 )
         if conflicts:
             raise ConflictingFiles(shown(self._root or b"/"), conflicts)
+
+    def _is_first_at(self, entry: Entry, status: os.stat_result) -> bool:
+        """Whether the file that lies here under several names is this one, by any of its names, and no other before."""
+        name = entry.hardlink or entry.path
+        return self._linked.setdefault((status.st_dev, status.st_ino), name) == name
 
     def _difference(self, entry: Entry, path: bytes, status: os.stat_result) -> str:
         """What is at an entry's place instead of it; empty when its content is there already."""

@@ -214,3 +214,34 @@ def test_a_further_name_is_not_linked_to_what_lies_at_the_first_ones_place(node:
     assert outcome.code == 0, outcome
     assert (back / "b").read_bytes() == b"of the archive"
     assert (back / "a").read_bytes() == b"of somebody"
+
+
+def test_separate_files_that_are_one_in_the_destination_become_separate(node: EngineNode) -> None:
+    node.fill({"a": b"the same", "b": b"the same", "c": b"linked", "other": b"more"})
+    (node.root / "d").hardlink_to(node.root / "c")
+    (node.root / "b").chmod(0o600)
+    os.utime(node.root / "b", ns=(0, 5))
+    node.evacuate_safely()
+    there = Path(f"{node.directory}/back{node.root}")
+    there.mkdir(parents=True)
+    (there / "a").write_bytes(b"the same")
+    (there / "b").hardlink_to(there / "a")
+    (there / "c").hardlink_to(there / "a")
+    (there / "d").hardlink_to(there / "a")
+    (there / "other").hardlink_to(there / "a")
+    outcome = node.restore(node.directory / "back", "--overwrite")
+    assert outcome.code == 0, outcome
+    assert compare(take_picture(bytes(node.root)), take_picture(bytes(there))) == []
+
+
+def test_owners_of_links_come_back(archive: EngineNode, there: Path) -> None:
+    os.lchown(archive.root / "l", 1234, 4321)
+    archive.evacuate_safely()
+    there.mkdir(parents=True)
+    (there / "l").symlink_to("a")  # it is there already, and is somebody else's
+    for _ in range(2):
+        assert archive.restore(archive.directory / "back").code == 0
+        status = (there / "l").lstat()
+        assert (status.st_uid, status.st_gid) == (1234, 4321)
+        assert compare(take_picture(bytes(archive.root)), take_picture(bytes(there))) == []
+        (there / "l").unlink()
