@@ -18,6 +18,10 @@ from decamp.transfer import part_bytes_for, read_through
 _ADOPTION_READS = 4
 
 
+class OtherThanShown(StoreFailure):
+    """An object's content is not what the store's checksum of it says, however often it is read."""
+
+
 @dataclass
 class Agreement:
     """The outcome of holding a listing against the index.
@@ -152,7 +156,22 @@ def _adopt(store: Store, index: Index, key: str, outcome: Agreement) -> None:
     stored = store.head(key)
     if stored is None:
         return
-    digest, checksum = _read_surely(store, key, stored)
+    try:
+        digest, checksum = _read_surely(store, key, stored)
+    except OtherThanShown:
+        if key not in index.doubted():
+            raise
+        # Read back wrongly before, and now again: nothing refers to it any more, and it is in the way of what does.
+        store.delete(key)
+        outcome.warnings.append(
+            Finding(
+                f"{store.location.url}/{key}",
+                "the object was neither what was sent nor what the store says, and was removed",
+                f"checksum {stored.sha256}",
+                "other content",
+            )
+        )
+        return
     index.put_object(ObjectRecord(key, stored.size_bytes, digest, stored.etag, checksum, None, "read_back"))
     outcome.adopted.append(key)
 
@@ -173,7 +192,8 @@ def _read_surely(store: Store, key: str, stored: StoredObject) -> tuple[bytes, s
     is_comparable = stored.sha256 is not None and "-" not in stored.sha256
     if len(digests) == 1 and not is_comparable:
         return digests.pop(), None
-    raise StoreFailure(
+    failure = OtherThanShown if is_comparable else StoreFailure
+    raise failure(
         f"{store.location.url}/{key}",
         "the object is not what the store says" if is_comparable else "the object reads differently each time",
         expected=f"checksum {stored.sha256}" if is_comparable else "",

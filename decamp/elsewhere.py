@@ -19,15 +19,17 @@ class ExistingContent:
         store: the bag; the places are reached over its connections.
         places: `s3://bucket/prefix/`.
         is_attesting: the store was seen to check and to show checksums, so that the shown ones count.
+        doubted: URLs of objects of which they do not count.
 
     Attributes:
         is_empty: the spec names no such place.
         warnings: places that could not be listed; their content is then copied.
     """
 
-    def __init__(self, store: Store, places: tuple[str, ...], is_attesting: bool) -> None:
+    def __init__(self, store: Store, places: tuple[str, ...], is_attesting: bool, doubted: frozenset[str]) -> None:
         self._store = store
         self._is_attesting = is_attesting
+        self._doubted = doubted
         self._database = sqlite3.connect(":memory:" if not places else "", check_same_thread=False)
         self._database.execute(
             "CREATE TABLE existing (url TEXT PRIMARY KEY, size INTEGER, etag TEXT, sha256 BLOB, "
@@ -92,7 +94,8 @@ class ExistingContent:
         stored = other.head(key)
         if stored is None or stored.size_bytes != size:
             return b"", "missing"
-        if self._is_attesting and stored.sha256 is not None and "-" not in stored.sha256:
+        is_attested = self._is_attesting and url not in self._doubted
+        if is_attested and stored.sha256 is not None and "-" not in stored.sha256:
             return base64.b64decode(stored.sha256), "attested"
         digest, found_size = read_digest(other, key)
         return (digest, "read_back") if found_size == size else (b"", "missing")

@@ -287,9 +287,8 @@ class Evacuation:
         has_earlier = index.query("SELECT 1 FROM object LIMIT 1").fetchone() is not None
         if has_earlier:
             index.build_content_lookup()
-        existing = ExistingContent(
-            self._store, self._spec.prefer_existing, traits.checks_puts and traits.shows_checksums
-        )
+        is_attesting = traits.checks_puts and traits.shows_checksums and not self._read_back
+        existing = ExistingContent(self._store, self._spec.prefer_existing, is_attesting, index.doubted())
         outcome.warnings.extend(existing.warnings)
         with Copier(self._store, index, self._spec.rules, traits, existing, self._progress, has_earlier) as copier:
             copier.left_uploads.adopt()

@@ -9,6 +9,7 @@ An index that is kept between runs is a checked file; `decamp.index_file` says h
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ class ObjectRecord:
     checksum: str | None
     url: str | None
     evidence: str
+
+
+_DOUBTED_FACT = "doubted"
 
 
 class BusyIndex(DecampError):
@@ -312,6 +316,20 @@ class Index:
             "SELECT key, size, sha256, etag, checksum, url, evidence FROM object WHERE key=?", (key,)
         ).fetchone()
         return ObjectRecord(*row) if row else None
+
+    def doubt(self, place: str) -> None:
+        """Remembers an object, by its key or its URL elsewhere, that was read back as something else than was sent."""
+        self.set_fact(_DOUBTED_FACT, json.dumps(sorted({*self.doubted(), place})))
+
+    def doubted(self) -> frozenset[str]:
+        """Objects whose checksum, as the store shows it, counts for nothing."""
+        return frozenset(json.loads(self.fact(_DOUBTED_FACT) or "[]"))
+
+    def drop_unused_elsewhere(self) -> None:
+        """Forgets payload elsewhere in the store that no entry refers to any more; nothing of the bag is lost by it."""
+        if self.query("SELECT 1 FROM object WHERE url IS NOT NULL LIMIT 1").fetchone():
+            used = "SELECT object FROM entry WHERE object IS NOT NULL"
+            self.execute(f"DELETE FROM object WHERE url IS NOT NULL AND key NOT IN ({used})")
 
     # What the store's listing showed, beside what the index says. Stores list in different orders, so it is joined.
 

@@ -26,6 +26,7 @@ from decamp.transfer import fetch_to, read_digest
 
 _WORKERS = 8
 _RUN_AGAIN = "decamp evacuate on the node, while it is there"
+_READ_AGAIN = "decamp evacuate --read-back on the node, while it is there"  # the store may show the old checksum
 
 
 @dataclass
@@ -235,7 +236,7 @@ def _verify_content(
                     "the object's content was changed",
                     f"{record.size} bytes, sha256 {record.sha256.hex()}",
                     f"{size} bytes, sha256 {digest.hex()}",
-                    _RUN_AGAIN,
+                    _READ_AGAIN,
                 ),
                 size,
             )

@@ -200,6 +200,24 @@ def test_what_lies_elsewhere_in_the_store_is_not_copied(node: EngineNode) -> Non
     node.restores_to_the_same()
 
 
+def test_what_lies_elsewhere_is_named_no_longer_than_something_needs_it(node: EngineNode) -> None:
+    client, bucket = node.access.connect(), node.access.bucket
+    node.fill({"changes": b"here already", "goes": b"here as well"})
+    for name, content in (("a", b"here already"), ("b", b"here as well")):
+        bags.put(client, bucket, f"shared/{name}", content)
+    node.more_spec = {"prefer_existing": [f"s3://{bucket}/shared/"]}
+    node.evacuate_safely()
+    node.fill({"changes": b"otherwise"})
+    (node.root / "goes").unlink()  # it stays in the archive
+    node.evacuate_safely()
+    assert [line.split()[0] for line in node.get("fetch.txt").decode().splitlines()] == [f"s3://{bucket}/shared/b"]
+    client.delete_object(Bucket=bucket, Key="shared/a")
+    assert node.verify().code == 0
+    assert bags.validate(client, bucket, node.prefix, node.directory / "validated") == ""
+    assert node.evacuate_safely()["unchanged"] is True
+    node.restores_to_the_same()
+
+
 def test_who_is_not_root_reads_nothing_as_empty(node: EngineNode) -> None:
     node.fill({"a": b"A", "secret": b"S", "closed/x": b"X"})
     node.evacuate_safely()
