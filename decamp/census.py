@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from decamp.entries import Entry, Kind, shown, sort_key
 from decamp.findings import Finding
@@ -137,6 +138,20 @@ class Census:
             mount = mount_of(root, self._mounts)
             told[shown(root)] = [shown(mount.point), mount.filesystem, mount.source] if mount else []
         return told
+
+    def mounts_below_roots(self) -> dict[bytes, str]:
+        """Filesystem type of each mount point below a root, but for the kernel's own and what waits to be mounted."""
+        roots = tuple(root.rstrip(b"/") + b"/" for root in self._spec.roots)
+        return {
+            mount.point: mount.filesystem
+            for mount in self._mounts
+            if mount.point.startswith(roots) and mount.point not in self._kernel_points and mount.filesystem != "autofs"
+        }
+
+    def mounts(self) -> dict[str, Any]:
+        """What lies where, of the roots and below them, as a receipt says it."""
+        below = {shown(point): filesystem for point, filesystem in sorted(self.mounts_below_roots().items())}
+        return {"mounts": self.mounts_of_roots(), "mounts_below": below}
 
     def walk(self) -> Iterator[Seen]:
         """Yields every entry of every root; each directory right before what it holds, names in byte order.

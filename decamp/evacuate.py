@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from decamp.agreement import Agreement, agree
 from decamp.bag import RECEIPT
@@ -26,11 +27,12 @@ from decamp.elsewhere import ExistingContent
 from decamp.entries import State, plain_path, shown
 from decamp.errors import StoreFailure
 from decamp.findings import Finding
-from decamp.hindrances import mount_findings, rule_findings, writer_findings
+from decamp.hindrances import rule_findings, writer_findings
 from decamp.host import read_identity, read_mounts
 from decamp.index import Index
 from decamp.index_file import copy_index, remove_index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT, recall
+from decamp.mounts import mount_findings
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
 from decamp.proving import TAGS_FACT, Proving, utc_now
@@ -83,7 +85,7 @@ class Evacuation:
         self._traits: StoreTraits | None = None
         self._started_at = utc_now()
         self._standing: list[Finding] = []
-        self._root_mounts: dict[str, list[str]] = {}
+        self._mounts: dict[str, Any] = {}
         self._writers: dict[Finding, None] = {}
         self._index: Index
         self._side = ThreadPoolExecutor(1, "system")
@@ -203,19 +205,23 @@ class Evacuation:
         return agreement
 
     def _check_mounts(self, receipt: Receipt | None, census: Census) -> None:
-        """A root on another kind of filesystem, or mount point, than last time: its disk is probably not mounted."""
-        if self._spec.mount is not None:
-            return
+        """Other mounts than last time, at a root or below one: a disk is probably not mounted."""
+        if self._spec.mount == "/":
+            return  # whatever was mounted, now it is meant to be as it is
         if receipt is None:
             earlier = json.loads(self._index.fact(_MOUNTS_FACT) or "{}")  # of a run that did not come to its receipt
         else:
-            earlier = receipt.document.get("mounts", {}) if receipt.machine_id == self._identity.machine_id else {}
-        self.outcome.reasons.extend(mount_findings(earlier, census, "at the last evacuation"))
+            earlier = receipt.document if receipt.machine_id == self._identity.machine_id else {}
+        if self._spec.mount is not None:
+            earlier = {**earlier, "mounts": {}}  # the spec says itself where the roots have to be
+        found = mount_findings(self._spec, earlier, census, self._index, "at the last evacuation")
+        self.outcome.reasons.extend(found)
 
     def _check_same_mounts(self, census: Census) -> None:
-        if not self._root_mounts:
-            self._root_mounts = census.mounts_of_roots()
-        census.findings.extend(mount_findings(self._root_mounts, census, "when this run began"))
+        if not self._mounts:
+            self._mounts = census.mounts()
+        found = mount_findings(self._spec, self._mounts, census, self._index, "when this run began")
+        census.findings.extend(found)
 
     def _walk(self, census: Census) -> Changes:
         """Walks, and looks for writers right after: whoever can still change what was counted is found then."""
@@ -320,7 +326,7 @@ class Evacuation:
         """Deletes the old receipt: from here on the archive is not what it speaks of."""
         index = self._index
         index.set_fact(PROGRESS_FACT, self._identity.machine_id + ":")
-        index.set_fact(_MOUNTS_FACT, json.dumps(census.mounts_of_roots()))
+        index.set_fact(_MOUNTS_FACT, json.dumps(census.mounts()))
         index.set_fact(RECEIPT_FACT, None)
         index.commit()
         self._store.delete(RECEIPT)

@@ -1,4 +1,4 @@
-"""What makes a verdict NOT SAFE besides the copying: rules that name nothing, writers, roots on another filesystem."""
+"""What makes a verdict NOT SAFE besides the copying: rules that name nothing, and writers."""
 
 from __future__ import annotations
 
@@ -89,21 +89,3 @@ def writer_findings(spec: Spec, index: Index) -> list[Finding]:
             )
         )
     return findings
-
-
-def mount_findings(earlier: dict[str, list[str]], census: Census, when: str) -> list[Finding]:
-    """Reasons for roots that are on another filesystem than they were."""
-    found = []
-    for root, mount in census.mounts_of_roots().items():
-        before = earlier.get(root)
-        if before and mount and before[:2] != mount[:2]:
-            found.append(
-                Finding(
-                    root,
-                    f"the root is on another filesystem than {when}",
-                    f"{before[1]} mounted at {before[0]}",
-                    f"{mount[1]} mounted at {mount[0]}",
-                    "mount it again, or name the mount point in the spec (mount: ...) if this is meant",
-                )
-            )
-    return found

@@ -20,6 +20,7 @@ from decamp.hindrances import writer_findings
 from decamp.host import HostIdentity, read_mounts
 from decamp.index import Index
 from decamp.memory import PROGRESS_FACT, RECEIPT_FACT
+from decamp.mounts import mount_findings
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
 from decamp.receipt import FORMAT, parse_receipt, seal
@@ -94,6 +95,8 @@ class Proving:
             return False
         if closing.mounts_of_roots() != census.mounts_of_roots():
             return False
+        if mount_findings(self.spec, census.mounts(), closing, index, "before"):
+            return False
         for reason in (*standing, *writer_findings(self.spec, index), *refusing, *unread):
             if reason not in outcome.reasons:
                 outcome.reasons.append(reason)
@@ -161,7 +164,7 @@ class Proving:
             "spec": self.spec.document,
             "spec_path": self.spec_path,
             "spec_sha256": self.spec.sha256,
-            "mounts": census.mounts_of_roots(),
+            **census.mounts(),
             "census_sha256": census.sha256,
             "entries": census.entries,
             "manifest_sha256": tags.digests["manifest-sha256.txt"],

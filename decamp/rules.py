@@ -150,6 +150,16 @@ class RuleBook:
         self._tier_numbers = [TIERS.index(rule.tier) for rule in rules]
         self.matched: set[int] = set()
 
+    def is_garbage_throughout(self, tier: int, rule: int) -> bool:
+        """Says whether all that lies in a directory is garbage too: no rule before the directory's own names keepers.
+
+        Args:
+            tier, rule: what `decide` says of the directory.
+        """
+        garbage = TIERS.index(GARBAGE)
+        before = self._tier_numbers[:rule] if rule >= 0 else self._tier_numbers
+        return tier == garbage and all(number == garbage for number in before)
+
     def decide(self, relative: bytes, is_directory: bool) -> tuple[int, int]:
         """Returns the tier's number in TIERS and the rule's number, -1 where only the default applies.
 

@@ -241,19 +241,3 @@ def test_who_is_not_root_reads_nothing_as_empty(node: EngineNode) -> None:
         os.chown(path, 0, 0)
     assert node.evacuate_safely()["tiers"]["irreplaceable"]["sent_bytes"] == 0
     node.restores_to_the_same()
-
-
-@pytest.mark.parametrize("ended", ["SAFE", "NOT SAFE"])
-def test_a_root_whose_disk_is_not_mounted_any_more_is_a_reason(node: EngineNode, ended: str) -> None:
-    node.fill({"below": b"what lies in the directory that the disk is mounted over"})
-    script = f"mount -t tmpfs tmpfs '{node.root}'; echo A >'{node.root}/a'"
-    if ended != "SAFE":
-        script += f"; mkfifo '{node.root}/fifo'"  # so this run leaves no receipt
-    done = node.run_in_mounts(script, *node.evacuate_words())
-    assert json.loads(done.stdout)["verdict"] == ended, done
-    before = node.listing()
-    (reason,) = node.refuse()
-    assert reason["what"] == "the root is on another filesystem than at the last evacuation"
-    assert node.listing() == before
-    node.more_spec = {"mount": "/"}
-    node.evacuate_safely()
