@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,11 +164,10 @@ class Census:
                 status = os.lstat(root)
             except FileNotFoundError:
                 continue
-            yield from self._walk_root(root, self._books[number].decide, status)
+            yield from self._walk_root(root, self._books[number], status)
 
-    def _walk_root(
-        self, root: bytes, decide: Callable[[bytes, bool], tuple[int, int]], root_status: os.stat_result
-    ) -> Iterator[Seen]:
+    def _walk_root(self, root: bytes, book: RuleBook, root_status: os.stat_result) -> Iterator[Seen]:
+        decide = book.decide
         cut = len(root.rstrip(b"/")) + 1
         lstat = os.lstat
         tier, rule = decide(b"", True)
@@ -197,7 +196,7 @@ class Census:
                 tier, rule = decide(path[cut:], is_directory)
                 yield self._count(Seen(sort_key(path), path, kind, tier, rule, status))
                 if is_directory and path not in self._kernel_points:
-                    stack.append((path + b"/", iter(self._names(path, tier == _GARBAGE))))
+                    stack.append((path + b"/", iter(self._names(path, book.is_garbage_throughout(tier, rule)))))
                     break
             else:
                 stack.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -106,14 +107,23 @@ def find_writers() -> Writers:
         if not name.isdigit() or int(name) == own:
             continue
         try:
-            _add_open_files(name, found)
-            _add_mappings(name, found)
+            if not _add_writers(name, name, found):
+                # The kernel's own thread, or a process whose first thread has ended: the others show what it has open.
+                for thread in os.listdir(f"/proc/{name}/task"):
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                        _add_writers(name, thread, found)
         except PermissionError:
             # A virtual machine's init may hold capabilities that root here lacks; it supervises, it writes no data.
             unseen += name != "1"
         except (FileNotFoundError, ProcessLookupError):
             continue
     return Writers(found, unseen)
+
+
+def _add_writers(pid: str, thread: str, found: dict[tuple[int, int], Writer]) -> bool:
+    """Adds what a process can write to, as one of its threads shows it; returns whether it has anything open."""
+    has_any = _add_open_files(pid, thread, found)
+    return _add_mappings(pid, thread, found) or has_any
 
 
 def _command(pid: str) -> str:
@@ -124,41 +134,44 @@ def _command(pid: str) -> str:
     return line.decode("utf-8", "replace")[:200]
 
 
-def _add_open_files(pid: str, found: dict[tuple[int, int], Writer]) -> None:
-    base = f"/proc/{pid}/fd"
-    for number in os.listdir(base):
+def _add_open_files(pid: str, thread: str, found: dict[tuple[int, int], Writer]) -> bool:
+    base = f"/proc/{thread}/fd"
+    numbers = os.listdir(base)
+    for number in numbers:
         try:
             status = os.stat(f"{base}/{number}")
             if not stat.S_ISREG(status.st_mode):
                 continue
-            with open(f"/proc/{pid}/fdinfo/{number}", "rb") as info:
+            with open(f"/proc/{thread}/fdinfo/{number}", "rb") as info:
                 text = info.read(256)
             flags = int(text.split(b"flags:", 1)[1].split(None, 1)[0], 8)
             if flags & _WRITE_FLAGS:
                 path = os.readlink(os.fsencode(f"{base}/{number}"))
-                found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(pid), path))
+                found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(thread), path))
         except (FileNotFoundError, ProcessLookupError, OSError, IndexError, ValueError) as error:
             if isinstance(error, PermissionError):
                 raise
             continue
+    return bool(numbers)
 
 
 _MAPPING = re.compile(rb"^([0-9a-f]+-[0-9a-f]+) .w.s [0-9a-f]+ [0-9a-f:]+ [1-9][0-9]* +(/.*)$", re.MULTILINE)
 
 
-def _add_mappings(pid: str, found: dict[tuple[int, int], Writer]) -> None:
-    with open(f"/proc/{pid}/maps", "rb") as file:
+def _add_mappings(pid: str, thread: str, found: dict[tuple[int, int], Writer]) -> bool:
+    with open(f"/proc/{thread}/maps", "rb") as file:
         text = file.read()
     if b"s " not in text:
-        return
+        return bool(text)
     for match in _MAPPING.finditer(text):
         area, path = match.groups()
         try:
-            status = os.stat(b"/proc/%s/map_files/%s" % (pid.encode(), area))
+            status = os.stat(b"/proc/%s/map_files/%s" % (thread.encode(), area))
         except FileNotFoundError:
             continue
         if stat.S_ISREG(status.st_mode):
-            found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(pid), path))
+            found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(thread), path))
+    return True
 
 
 @dataclass(frozen=True)
@@ -183,7 +196,8 @@ def read_mounts() -> list[Mount]:
 
 def kernel_mount_points(mounts: list[Mount]) -> frozenset[bytes]:
     """Mount points whose files the kernel makes up (proc, sysfs, ...): there is nothing in them to keep."""
-    return frozenset(mount.point for mount in mounts if mount.filesystem in _KERNEL_FILESYSTEMS)
+    on_top = {mount.point: mount.filesystem for mount in mounts}
+    return frozenset(point for point, filesystem in on_top.items() if filesystem in _KERNEL_FILESYSTEMS)
 
 
 def mount_of(path: bytes, mounts: list[Mount]) -> Mount | None:

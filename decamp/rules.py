@@ -156,9 +156,10 @@ class RuleBook:
         Args:
             tier, rule: what `decide` says of the directory.
         """
-        garbage = TIERS.index(GARBAGE)
+        if TIERS[tier] != GARBAGE:
+            return False
         before = self._tier_numbers[:rule] if rule >= 0 else self._tier_numbers
-        return tier == garbage and all(number == garbage for number in before)
+        return all(TIERS[number] == GARBAGE for number in before)
 
     def decide(self, relative: bytes, is_directory: bool) -> tuple[int, int]:
         """Returns the tier's number in TIERS and the rule's number, -1 where only the default applies.

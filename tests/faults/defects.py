@@ -147,8 +147,8 @@ _ALL = [
     Mutant(
         "mappings are ignored",
         "a shared mapping whose descriptor is closed is nobody's business",
-        "            _add_mappings(name, found)\n",
-        "",
+        "return _add_mappings(pid, thread, found) or has_any",
+        "return has_any",
         ("mapped",),
     ),
     Mutant(

@@ -152,7 +152,14 @@ def test_a_directory_that_cannot_be_read_is_a_finding(tree: Path, monkeypatch: p
 
 def test_garbage_need_not_be_readable(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deny(monkeypatch, tree / "d")
-    assert walk(make_spec(tree, [{"match": "d/", "tier": "garbage"}])).findings == []
+    garbage = {"match": "d/", "tier": "garbage"}
+    assert walk(make_spec(tree, [garbage])).findings == []
+    assert walk(make_spec(tree, [garbage, {"match": "*", "tier": "useful"}])).findings == []
+    assert walk(make_spec(tree, default_tier="garbage")).findings == []
+    # Something in it may be worth keeping.
+    keeper = {"match": "x", "tier": "irreplaceable"}
+    assert [finding.path for finding in walk(make_spec(tree, [keeper, garbage])).findings] == [str(tree / "d")]
+    assert len(walk(make_spec(tree, [keeper], default_tier="garbage")).findings) == 1
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:

@@ -12,6 +12,10 @@ import pytest
 from decamp.host import Mount, Writer, find_writers, kernel_mount_points, mount_of, read_identity, read_mounts
 
 HOLD = "import os, mmap, sys\npath = sys.argv[1]\n{}\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+# By a system call, as a process may: its other threads live on, and below its own number /proc shows nothing.
+END_FIRST_THREAD = """import ctypes, threading
+threading.Timer(0.2, lambda: (print('ready', flush=True), sys.stdin.readline(), os._exit(0))).start()
+ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"""
 
 
 @pytest.fixture
@@ -50,6 +54,8 @@ def writers_of(path: Path) -> list[Writer]:
         "f = open(path, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.closerange(3, 99)",
         "f = open(path, 'r+b'); m = mmap.mmap(f.fileno(), 4096, offset=4096); os.closerange(3, 99)",
         "f = open(path, 'r+b'); g = open(path, 'rb')",
+        f"f = open(path, 'ab'); {END_FIRST_THREAD}",
+        f"f = open(path, 'r+b'); m = mmap.mmap(f.fileno(), 0); os.closerange(3, 99); {END_FIRST_THREAD}",
     ],
 )
 def test_a_writer_is_found(held_file: Callable[[str, str], tuple[Path, int]], what: str) -> None:
@@ -120,6 +126,11 @@ def test_mounts_are_read() -> None:
     assert b"/" in {mount.point for mount in mounts}
     assert b"/proc" in kernel_mount_points(mounts)
     assert b"/" not in kernel_mount_points(mounts)
+
+
+def test_what_is_mounted_over_the_kernels_own_files_is_not_the_kernels() -> None:
+    mounts = [Mount(b"/a", "proc", "proc"), Mount(b"/a", "ext4", "/dev/a"), Mount(b"/b", "sysfs", "sysfs")]
+    assert kernel_mount_points(mounts) == {b"/b"}
 
 
 def test_a_path_lies_on_its_deepest_and_latest_mount() -> None:
