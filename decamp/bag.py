@@ -227,15 +227,18 @@ def parse_object(line: bytes) -> ObjectRecord:
     try:
         document = json.loads(line)
         sha256 = bytes.fromhex(document["sha256"])
+        url = document.get("url")
         if len(sha256) != 32 or not str(document["key"]).startswith(PAYLOAD):
             raise ValueError("no payload object")
+        if url is not None and not url.startswith("s3://"):
+            raise ValueError(f"url {url!r} is no place in a store")
         return ObjectRecord(
             document["key"],
             int(document["size"]),
             sha256,
             str(document["etag"]),
             document["store_checksum"],
-            document.get("url"),
+            url,
             str(document["evidence"]),
         )
     except (KeyError, TypeError, AttributeError) as error:

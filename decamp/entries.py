@@ -261,7 +261,7 @@ def parse_entry(line: bytes, rule_numbers: dict[str, int]) -> Entry:
             state=_STATES[document["state"]],
             sha256=sha256,
             object=target,
-            offset=document.get("offset"),
+            offset=int(document["offset"]) if "offset" in document else None,
             stored_size=int(document.get("stored_size", size)) if target is not None else None,
             hardlink=sort_key(hardlink) if hardlink is not None else None,
             checks=encode_checks(document["checks"]) if "checks" in document else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,15 @@ from decamp.transfer import fetch_to
 RECEIPT_FACT = "receipt_sha256"
 PROGRESS_FACT = "in_progress"
 _BATCH = 2000
+# What is no line of ours: no JSON, or too deep for it; a value too large for the index, or of no type of its.
+_NOT_UNDERSTOOD = (
+    ValueError,
+    OverflowError,
+    RecursionError,
+    sqlite3.IntegrityError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+)
 
 
 def recall(
@@ -50,7 +60,7 @@ def recall(
     )
     try:
         load_bag(store, index, rules, receipt)
-    except (DamagedArchive, ValueError) as damage:
+    except DamagedArchive as damage:
         index.clear()
         warnings.append(
             Finding(
@@ -76,9 +86,16 @@ def load_bag(store: Store, index: Index, rules: tuple[Rule, ...], receipt: Recei
         receipt: when given, both files have to be the ones that it speaks of.
 
     Raises:
-        DamagedArchive: they are not.
-        ValueError: a line cannot be understood.
+        DamagedArchive: they are not, or a line cannot be understood.
     """
+    try:
+        _load(store, index, rules, receipt)
+    except _NOT_UNDERSTOOD as error:
+        found = f"{type(error).__name__} {error}"[:300]
+        raise DamagedArchive(store.location.url, "the archive's records cannot be understood", found=found) from error
+
+
+def _load(store: Store, index: Index, rules: tuple[Rule, ...], receipt: Receipt | None) -> None:
     digests = _tag_digests(store, receipt)
     numbers = {rule.match: number for number, rule in reversed(list(enumerate(rules)))}
 

@@ -65,7 +65,7 @@ def verify_bag(store: Store, read_back: bool = False, progress: Progress | None 
                 return outcome
             try:
                 load_bag(store, index, (), receipt)
-            except (DamagedArchive, ValueError) as damage:
+            except DamagedArchive as damage:
                 outcome.findings.append(
                     Finding(
                         store.location.url, "the archive's records are damaged", found=str(damage)[:300], run=_RUN_AGAIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tests.system.engine_node import NOBODY, EngineNode
 MEBIBYTE = os.urandom(1 << 20)
 MANY = {f"many/{number:03d}": b"content %d" % number for number in range(130)}
 RECEIPT = "decamp/receipt.json"
+ENTRIES, OBJECTS = "decamp/entries.jsonl", "decamp/objects.jsonl"
 
 
 def data_key(node: EngineNode, name: str) -> str:
@@ -136,6 +138,40 @@ def test_a_lost_memory_is_rebuilt_from_the_archive(node: EngineNode, has_receipt
     assert document["tiers"]["irreplaceable"]["sent_bytes"] == 3
     assert (document["tiers"]["irreplaceable"]["already_there"] == 0) is has_receipt
     assert node.verify("--read-back").code == 0
+    node.restores_to_the_same()
+
+
+RECORDS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "no JSON": (ENTRIES, lambda line: line[:-9]),
+    "a time beyond all numbers": (ENTRIES, lambda line: re.sub(rb'"ctime_ns":', rb'"ctime_ns":99', line)),
+    "a place that is none": (ENTRIES, lambda line: re.sub(rb'"mode"', rb'"offset":[0],"mode"', line)),
+    "a link that is none": (ENTRIES, lambda line: re.sub(rb'"mode"', rb'"link_base64":[0],"mode"', line)),
+    "a path with half a character": (ENTRIES, lambda line: re.sub(rb'"path":"', rb'"path":"/\\ud800', line)),
+    "a deep line": (ENTRIES, lambda _: b"[" * 100_000 + b"\n"),
+    "a checksum that is none": (
+        OBJECTS,
+        lambda line: re.sub(rb'"store_checksum":', rb'"store_checksum":{},"x":', line),
+    ),
+    "a size beyond all numbers": (OBJECTS, lambda line: re.sub(rb'"size":', rb'"size":99999999999999999999', line)),
+    "an address that is none": (OBJECTS, lambda line: re.sub(rb'"etag"', rb'"url":7,"etag"', line)),
+}
+
+
+@pytest.mark.parametrize("what", RECORDS)
+def test_records_without_a_receipt_that_cannot_be_understood_are_told(node: EngineNode, what: str) -> None:
+    node.fill({"a": b"A", "b": b"B"})
+    node.evacuate_safely()
+    node.delete(RECEIPT)
+    shutil.rmtree(node.state)
+    key, change = RECORDS[what]
+    node.put(key, b"".join(change(line) for line in node.get(key).splitlines(keepends=True)))
+    for words in (["restore", node.url, str(node.directory / "back"), "--incomplete"], ["ls", node.url]):
+        outcome = node.run(*words, "--json")
+        assert (outcome.code, outcome.document["exit_code"]) == (5, 5), outcome
+    document = node.evacuate_safely()
+    assert [warning["what"] for warning in document["warnings"]] == [
+        "the archive's own records are damaged; everything is read anew"
+    ]
     node.restores_to_the_same()
 
 
