@@ -80,11 +80,7 @@ class Proving:
         ]
         self.progress.start("prove")
         tags, tag_manifest_sha256, listed_sha256 = self.write_tags(traits)
-        agreement = agree(self.store, index)
-        outcome.warnings.extend(agreement.warnings)
-        if agreement.dropped or agreement.adopted:
-            return False
-        if any(agreement.tags.get(key) != value for key, value in tags.stored.items()):
+        if not self._is_in_the_store(tags):
             return False
         if self.read_back:
             self.read_everything_back()
@@ -103,8 +99,16 @@ class Proving:
         if not outcome.reasons:
             if listed_sha256 != census.sha256:
                 return False  # entries.jsonl is not the list of what the walk met
-            self._write_receipt(census, tags, tag_manifest_sha256, traits)
+            return self._write_receipt(census, tags, tag_manifest_sha256, traits)
         return True
+
+    def _is_in_the_store(self, tags: TagFiles) -> bool:
+        """Whether a listing shows what the index has and the tag files say, and nothing else."""
+        agreement = agree(self.store, self.index)
+        self.outcome.warnings.extend(agreement.warnings)
+        if agreement.dropped or agreement.adopted:
+            return False
+        return all(agreement.tags.get(key) == value for key, value in tags.stored.items())
 
     def write_tags(self, traits: StoreTraits) -> tuple[TagFiles, str, str]:
         """Stores the tag files of the bag as the index has it now.
@@ -146,7 +150,8 @@ class Proving:
                 self.index.doubt(record.url or record.key)
         self.index.commit()
 
-    def _write_receipt(self, census: Census, tags: TagFiles, tag_manifest_sha256: str, traits: StoreTraits) -> None:
+    def _write_receipt(self, census: Census, tags: TagFiles, tag_manifest_sha256: str, traits: StoreTraits) -> bool:
+        """Stores the receipt; returns False, and takes it back, where the archive is not what it speaks of any more."""
         outcome, index, store = self.outcome, self.index, self.store
         evidence = {
             row[0]: {"objects": row[1], "bytes": row[2]}
@@ -192,11 +197,16 @@ class Proving:
                 expected=f"{len(body)} bytes as sent",
                 found=f"{len(stored)} other bytes",
             )
+        # Another host may have evacuated to the same archive since the closing listing.
+        if not self._is_in_the_store(tags):
+            store.delete(RECEIPT)
+            return False
         index.set_fact(RECEIPT_FACT, parse_receipt(body, store.location.url).sha256)
         index.set_fact(TAGS_FACT, json.dumps(tags.stored))
         index.set_fact(PROGRESS_FACT, None)
         index.commit()
         outcome.receipt = RECEIPT
+        return True
 
 
 def utc_now() -> str:

@@ -31,8 +31,9 @@ from tests.faults.writers import Writer
 BUCKET = "cases"
 RUN_TIMEOUT_S = 90.0
 SAFE, NOT_SAFE, STORE, DAMAGED, INTERRUPTED = 0, 3, 4, 5, 130
-# A change that comes when the receipt is on its way is after the verdict's last look, and is the guard's to find.
+# A change that comes when the receipt is on its way is after the last look, and is the guard's to find.
 RECEIPT = r"^[^/]+/node-1/decamp/receipt\.json$"
+TAG_MANIFEST = r"^[^/]+/node-1/tagmanifest-sha256\.txt$"
 
 
 @dataclass
@@ -175,12 +176,17 @@ class Case:
         for at, kind in step.writes:
             faults.append(Action(functools.partial(self._write, kind), start=at - 1, count=1))
         if step.writes or self.plan.doubts:
-            faults.insert(0, Action(self._look_last, operations={"PutObject"}, key=RECEIPT, count=1))
+            faults.insert(0, Action(self._look_last, operations={"PutObject"}, key=RECEIPT))
+            faults.insert(0, Action(self._look_again, operations={"PutObject"}, key=TAG_MANIFEST))
         return Schedule(self.plan.seed * 100 + number, [*faults, *self.plan.faults(step)])
 
+    def _look_again(self, _: Request) -> None:
+        self.late = None  # another round: the picture is to be the one of the receipt that ends it
+
     def _look_last(self, _: Request) -> None:
-        self.late = [take_picture(root) for root in self.roots]
-        self.sealed.append(self.late)
+        if self.late is None:
+            self.late = [take_picture(root) for root in self.roots]
+            self.sealed.append(self.late)
 
     def _write(self, kind: str, request: Request) -> None:
         self.writer.change(kind)
