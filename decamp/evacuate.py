@@ -36,6 +36,7 @@ from decamp.mounts import mount_findings
 from decamp.outcome import SAFE, Outcome
 from decamp.progress import Progress
 from decamp.proving import TAGS_FACT, Proving, utc_now
+from decamp.reading import COARSE_TICK_S, TICK_S
 from decamp.receipt import Receipt
 from decamp.reconcile import Changes, reconcile
 from decamp.rules import TIERS
@@ -47,8 +48,6 @@ from decamp.store.probe import StoreTraits, probe_store
 from decamp.system_record import record_system
 
 ROUNDS = 5
-_TICK_S = 0.025  # longer than the tick that kernels stamp files with (10 ms at 100 Hz)
-_COARSE_TICK_S = 2.1  # filesystems that keep whole seconds
 _SHOWN_CHANGED = 20
 _MOUNTS_FACT = "mounts"
 
@@ -369,7 +368,7 @@ class Evacuation:
         coarse = self._index.query(
             f"SELECT 1 FROM entry WHERE state={int(State.PENDING)} AND ctime_ns % 1000000000 = 0 LIMIT 1"
         ).fetchone()
-        time.sleep(_COARSE_TICK_S if coarse else _TICK_S)
+        time.sleep(COARSE_TICK_S if coarse else TICK_S)
 
     def _note_totals(self, copier: Copier) -> None:
         for number, tier in enumerate(TIERS):

@@ -8,6 +8,8 @@ import os
 from decamp.entries import Entry, plain_path
 from decamp.index_rows import signed
 
+TICK_S = 0.025  # longer than the tick that kernels stamp files with (10 ms at 100 Hz)
+COARSE_TICK_S = 2.1  # filesystems that keep whole seconds
 _CHANGED_ERRNOS = frozenset((2, 20, 40))  # ENOENT, ENOTDIR, ELOOP: another entry has taken the name
 
 

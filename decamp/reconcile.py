@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import os
+import time
 from dataclasses import dataclass, field
 
 from decamp.census import Census, Seen
@@ -13,6 +14,7 @@ from decamp.entries import Entry, Kind, State, shown
 from decamp.findings import Finding
 from decamp.index import Index
 from decamp.index_rows import signed, stored_ns
+from decamp.reading import COARSE_TICK_S, TICK_S
 from decamp.rules import GARBAGE, TIERS, Check, Rule
 
 _GARBAGE = TIERS.index(GARBAGE)
@@ -166,6 +168,7 @@ def _entry(seen: Seen, is_known: bool, index: Index, check_ids: list[str], chang
     state = State.LEFT_BEHIND if is_garbage else State.PROVEN
     if not is_garbage:
         try:
+            _let_tick_pass(status.st_ctime_ns)
             if kind is Kind.SYMLINK:
                 link = os.readlink(seen.path)
             if kind <= Kind.SYMLINK:
@@ -222,6 +225,13 @@ def _content_is_proven(old: Entry, new: Entry) -> bool:
     """Only its tier, its rule or the device's number differ: the file was not written to since it was proven."""
     same = ("size", "mode", "mtime_ns", "ctime_ns", "ino", "nlink", "uid", "gid", "check_id")
     return old.state == State.PROVEN and all(getattr(old, name) == getattr(new, name) for name in same)
+
+
+def _let_tick_pass(ctime_ns: int) -> None:
+    """Waits where a change after the reading could carry the stamp that the walk has just seen; see _wait_for_tick."""
+    tick_s = TICK_S if ctime_ns % 1_000_000_000 else COARSE_TICK_S
+    if 0 <= time.time_ns() - ctime_ns < tick_s * 1e9:
+        time.sleep(tick_s)
 
 
 def _read_xattrs(path: bytes) -> str | None:

@@ -168,7 +168,7 @@ _ALL = [
     Mutant(
         "no wait for the tick",
         "a file is read in the same tick of the clock in which the walk saw it",
-        "        time.sleep(_COARSE_TICK_S if coarse else _TICK_S)",
+        "        time.sleep(COARSE_TICK_S if coarse else TICK_S)",
         "        time.sleep(0)",
         ("same second",),
     ),

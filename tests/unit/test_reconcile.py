@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -18,9 +20,11 @@ from decamp.census import Census
 from decamp.entries import Entry, Kind, State, plain_path, sort_key
 from decamp.host import read_mounts
 from decamp.index import Index, ObjectRecord
+from decamp.reconcile import reconcile
 from decamp.rules import Check, Rule
 from decamp.spec import Spec
-from tests.unit.tree_samples import bring_in_line, make_spec
+from tests.faults.mounts import CoarseFileSystem
+from tests.unit.tree_samples import bring_in_line, digest, make_spec
 
 NAMES = ["a", "b", "c.tmp", "d"]
 ACTIONS = [
@@ -345,3 +349,35 @@ def test_garbage_that_becomes_worth_keeping_is_pending(tree: Path, index: Index)
     bring_in_line(make_spec(tree, [{"match": "*", "tier": "garbage"}]), index)
     bring_in_line(make_spec(tree), index)
     assert states(index, tree)["a"] is State.PENDING
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a filesystem")
+@pytest.mark.parametrize("what", ["attribute", "link"])
+def test_links_and_attributes_are_read_when_a_change_of_them_can_be_seen(
+    tmp_path: Path, index: Index, what: str
+) -> None:
+    disk = CoarseFileSystem(tmp_path, str(tmp_path / "coarse"))
+    try:
+        root = tmp_path / "coarse/w"
+        root.mkdir()
+        (root / "a").touch()
+        spec = make_spec(root)
+        time.sleep(1.0 - time.time() % 1.0)  # a change in the same second leaves all times as they are
+
+        def change(value: str) -> None:
+            if what == "attribute":
+                os.setxattr(root / "a", "user.note", value.encode())
+            else:
+                (root / "l").unlink(missing_ok=True)
+                (root / "l").symlink_to(value)
+
+        change("before")
+        census = Census(spec, read_mounts())
+        reconcile(census, index, spec.rules)
+        change("after")
+        if digest(spec) == census.sha256:
+            for entry in index.entries("xattrs IS NOT NULL OR link IS NOT NULL"):
+                assert (entry.link or base64.b64decode(json.loads(entry.xattrs or "{}")["user.note"])) == b"after"
+        assert digest(spec) != census.sha256
+    finally:
+        disk.remove()
