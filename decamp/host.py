@@ -66,7 +66,7 @@ def read_identity(root: Path = Path("/")) -> HostIdentity:
 
 @dataclass(frozen=True)
 class Writer:
-    """A process that has a file open for writing, or mapped so that it can write to it."""
+    """A process that has a file open for writing, or mapped so that it can write to it; 0 is the kernel."""
 
     pid: int
     command: str
@@ -117,6 +117,7 @@ def find_writers() -> Writers:
             unseen += name != "1"
         except (FileNotFoundError, ProcessLookupError):
             continue
+    _add_mounted_images(found)
     return Writers(found, unseen)
 
 
@@ -172,6 +173,16 @@ def _add_mappings(pid: str, thread: str, found: dict[tuple[int, int], Writer]) -
         if stat.S_ISREG(status.st_mode):
             found.setdefault((status.st_dev, status.st_ino), Writer(int(pid), _command(thread), path))
     return True
+
+
+def _add_mounted_images(found: dict[tuple[int, int], Writer]) -> None:
+    """Adds the files behind loop devices: no process has them open, and what is mounted there is not all in them."""
+    for device in Path("/sys/block").glob("loop*"):
+        with contextlib.suppress(OSError):  # nothing is behind it
+            path = (device / "loop/backing_file").read_bytes().removesuffix(b"\n")
+            status = os.stat(path)
+            if (device / "ro").read_bytes() == b"0\n":
+                found.setdefault((status.st_dev, status.st_ino), Writer(0, f"the kernel's {device.name}", path))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from decamp.host import Mount, Writer, find_writers, kernel_mount_points, mount_of, read_identity, read_mounts
+from tests.faults.mounts import CoarseFileSystem
 
 HOLD = "import os, mmap, sys\npath = sys.argv[1]\n{}\nprint('ready', flush=True)\nsys.stdin.readline()\n"
 # By a system call, as a process may: its other threads live on, and below its own number /proc shows nothing.
@@ -64,6 +66,18 @@ def test_a_writer_is_found(held_file: Callable[[str, str], tuple[Path, int]], wh
     assert writer.pid == pid
     assert writer.path == bytes(path)
     assert sys.executable in writer.command
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a filesystem")
+def test_an_image_that_is_mounted_is_written_to_by_the_kernel(tmp_path: Path) -> None:
+    disk = CoarseFileSystem(tmp_path, str(tmp_path / "mounted"))
+    try:
+        (writer,) = writers_of(tmp_path / "mounted.img")
+        assert (writer.pid, writer.path) == (0, bytes(tmp_path / "mounted.img"))
+        assert writer.command.startswith("the kernel's loop")
+        assert writer in find_writers().below((bytes(tmp_path),))
+    finally:
+        disk.remove()
 
 
 @pytest.mark.parametrize(
