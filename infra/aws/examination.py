@@ -14,7 +14,7 @@ from decamp.errors import BadInput, DecampError
 from infra.aws.estimate import Estimate, check_limit, estimate
 from infra.aws.places import ask_address, attempt, check_bucket, check_image, choose_sources, choose_zone
 from infra.aws.settings import AwsSettings, Found
-from infra.aws.state import Held
+from infra.aws.state import Held, HeldInstance
 from infra.config import ConfigRefused, StackConfig
 
 _ALIVE = ("pending", "running", "stopping", "stopped")
@@ -58,13 +58,13 @@ def examine(
     account_id = account.identity["account"]
     alive = find_alive(account, stack)
     problems += find_unheld(alive, held, stack)
-    new_nodes = sum(1 for node in config.nodes if not any(name == node.name for name, _ in alive))
+    starting, ending = plan_starts(config, settings, alive, held)
     reservation = attempt(problems, lambda: _read_reservation(account, settings))
     if reservation is not None:
         block = settings.purchase.option == "capacity_block"
         key = "decamp:aws.purchase.reservation_id"
         problems += check_reservation(
-            reservation, key=key, block=block, instance_type=settings.instance_type, new_nodes=new_nodes, now=now
+            reservation, key=key, block=block, instance_type=settings.instance_type, new_nodes=starting, now=now
         )
     kind = attempt(problems, lambda: describe_type(account, settings.instance_type))
     zone = choose_zone(account, settings, reservation, problems)
@@ -73,14 +73,14 @@ def examine(
     ssh_from = attempt(problems, lambda: choose_sources(settings, find_address or ask_address)) or ()
     found = estimate(account, settings, zone, len(config.nodes))
     problems += check_limit(found, config.max_price_per_hour)
-    if kind is not None and new_nodes:
-        problems += check_quota(account, settings, kind, new_nodes)
+    if kind is not None and starting:
+        problems += check_quota(account, settings, kind, starting, ending)
     if problems:
         raise ConfigRefused(stack, problems)
     gpu = kind.gpu if kind else ""
     facts = Found(account_id, zone, ssh_from, bool(declare_bucket), gpu)
     completed = _complete(config, settings, facts, reservation, found)
-    vanished = {node.name for node in config.nodes} - {name for name, _ in alive}
+    vanished = {node.name for node in config.nodes} - {one.node for one in alive}
     return Examined(completed, found, tuple(sorted(vanished)))
 
 
@@ -113,34 +113,79 @@ def _read_reservation(account: Account, settings: AwsSettings) -> Reservation | 
     return read_reservation(account, reservation_id, "decamp:aws.purchase.reservation_id") if reservation_id else None
 
 
-def find_alive(account: Account, stack: str) -> list[tuple[str, str]]:
-    """Returns node and instance id of every instance that carries the stack's tags and has not ended."""
+@dataclass(frozen=True)
+class Alive:
+    """An instance of the stack that has not ended; `state` as EC2 names it."""
+
+    node: str
+    instance_id: str
+    state: str
+
+
+def find_alive(account: Account, stack: str) -> list[Alive]:
+    """Returns every instance that carries the stack's tags and has not ended, sorted by node."""
     states = [{"Name": "instance-state-name", "Values": list(_ALIVE)}]
     with translated("instances of the stack"):
         pages = account.ec2.get_paginator("describe_instances").paginate(Filters=[*make_filters(stack), *states])  # type: ignore[list-item]  # plain mappings
         told = [one for page in pages for reservation in page["Reservations"] for one in reservation["Instances"]]
-    return sorted((read_tags(one.get("Tags")).get(NODE, ""), str(one["InstanceId"])) for one in told)
+    found = [
+        Alive(read_tags(one.get("Tags")).get(NODE, ""), str(one["InstanceId"]), str(one["State"]["Name"]))
+        for one in told
+    ]
+    return sorted(found, key=lambda one: (one.node, one.instance_id))
 
 
-def find_unheld(alive: Sequence[tuple[str, str]], held: Held, stack: str) -> list[BadInput]:
+def find_unheld(alive: Sequence[Alive], held: Held, stack: str) -> list[BadInput]:
     """Returns one problem for each living instance of the stack that its state does not hold.
 
     An `up` that was killed while EC2 started an instance leaves one. The next would start, and pay for, a second.
     """
     return [
         BadInput(
-            instance_id,
-            f'is tagged as {node} of "{stack}" and costs money, but the stack does not hold it:'
+            one.instance_id,
+            f'is tagged as {one.node} of "{stack}" and costs money, but the stack does not hold it:'
             " an interrupted up has left it",
             run="decamp sweep  # or, to keep it, pulumi import aws:ec2/instance:Instance",
         )
-        for node, instance_id in alive
-        if instance_id not in held.instance_ids
+        for one in alive
+        if one.instance_id not in held.instances
     ]
 
 
-def check_quota(account: Account, settings: AwsSettings, kind: InstanceType, new_nodes: int) -> list[BadInput]:
-    """Returns the quota that has too few vCPUs left for the new nodes, counting what runs in the region already.
+def plan_starts(
+    config: StackConfig, settings: AwsSettings, alive: Sequence[Alive], held: Held
+) -> tuple[int, list[HeldInstance]]:
+    """Returns how many instances an `up` would start, and which of those that run end before.
+
+    A node that has an instance of another type, purchase option or reservation gets another instance, which needs a
+    place of its own like a new node's. The engine ends the old one first (delete_before_replace), so the place that it
+    had is free by then. A node that leaves the stack ends after everything new was started, and frees nothing in time.
+    One that is replaced for another reason, such as its image, is started again where it was: no place more, none less.
+    """
+    wanted = HeldInstance(settings.instance_type, settings.purchase.option, settings.purchase.reservation_id)
+    starting, ending = 0, []
+    for node in config.nodes:
+        own = [one for one in alive if one.node == node.name]
+        replaced = [one for one in own if held.instances.get(one.instance_id, wanted) != wanted]
+        if replaced or not own:
+            starting += 1
+        # One that is stopped takes nothing of a quota.
+        ending += [held.instances[one.instance_id] for one in replaced if one.state in ("pending", "running")]
+    return starting, ending
+
+
+def check_quota(
+    account: Account, settings: AwsSettings, kind: InstanceType, starting: int, ending: Sequence[HeldInstance]
+) -> list[BadInput]:
+    """Returns the quota that has too few vCPUs left for what would be started, counting what runs in the region.
+
+    Args:
+        account: whose quota it is.
+        settings: type and purchase option.
+        kind: the type, as EC2 describes it.
+        starting: how many instances would be started.
+        ending: those that end before. They free what they take of the same quota; another family or market has one of
+            its own, and of what ran in a reservation the vCPUs stay with the reservation.
 
     What else takes of it, such as an unused reservation, only EC2 knows, and says when an instance starts.
     """
@@ -152,17 +197,23 @@ def check_quota(account: Account, settings: AwsSettings, kind: InstanceType, new
             told = account.connect("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
     except DecampError:
         return []  # no permission to ask: EC2 itself will say
-    allowed, needed = int(told["Quota"]["Value"]), kind.vcpus * new_nodes
+    allowed, needed = int(told["Quota"]["Value"]), kind.vcpus * starting
+    freed = sum(
+        describe_type(account, one.instance_type).vcpus
+        for one in ending
+        if find_quota(one.instance_type, one.option) == quota
+    )
     used = count_vcpus(account, quota)
-    if used + needed <= allowed:
+    if used - freed + needed <= allowed:
         return []
+    left = f"{max(0, allowed - used + freed)} left: {allowed} allowed, {used} in use by running instances"
     return [
         BadInput(
             "decamp:nodes",
             f'the account\'s quota "{quota.name}" is too small in {account.region}',
-            expected=f"{needed} vCPUs for {new_nodes} x {settings.instance_type}",
-            found=f"{max(0, allowed - used)} left: {allowed} allowed, {used} in use by running instances",
+            expected=f"{needed} vCPUs for {starting} x {settings.instance_type}",
+            found=left + (f", {freed} of them by nodes that are replaced" if freed else ""),
             run=f"aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {quota.code}"
-            f" --desired-value {used + needed} --region {account.region}",
+            f" --desired-value {used - freed + needed} --region {account.region}",
         )
     ]

@@ -15,7 +15,7 @@ from decamp.aws.tags import make_tags
 from infra.aws.examination import Examined, examine
 from infra.aws.places import ask_address
 from infra.aws.preparation import ask_vanished
-from infra.aws.state import Held
+from infra.aws.state import Held, HeldInstance, parse_held
 from infra.config import ConfigRefused, parse_config
 from tests.aws_provider.cloud import Cloud, make_reservation
 from tests.infra.aws_declaration import make_key, settings_of
@@ -174,8 +174,11 @@ def test_block_that_this_stack_fills_already_is_no_reason(ask: Callable[..., Exa
     cloud.reservations = [make_reservation(BLOCK, "g6.xlarge", **end)]
     instance = start_instance(cloud, "b200-1")
     purchase = {"purchase": {"option": "capacity_block", "reservation_id": BLOCK}, "availability_zone": None}
-    examined = ask(purchase, held=Held(instance_ids=frozenset({instance})))
-    assert examined.vanished == ()
+    in_it = HeldInstance("g6.xlarge", "capacity_block", BLOCK)
+    assert ask(purchase, held=Held({instance: in_it})).vanished == ()
+    # From elsewhere it would need a place in the block, whatever it leaves behind.
+    (problem,) = refusals(ask, purchase, held=Held({instance: HeldInstance("g6.xlarge", "on_demand")}))
+    assert problem.startswith(f"decamp:nodes: {BLOCK} has too few free instances: expected at most 0 new nodes")
 
 
 def start_instance(cloud: Cloud, node: str, stack: str = "test") -> str:
@@ -300,7 +303,78 @@ def test_quota_counts_what_runs_of_the_family_and_on_the_market(ask: Callable[..
 def test_node_that_runs_already_needs_no_room_in_the_quota(ask: Callable[..., Examined], cloud: Cloud) -> None:
     cloud.quotas = {"L-DB2E81BA": 0}
     instance = start_instance(cloud, "b200-1")
-    assert ask(held=Held(instance_ids=frozenset({instance}))).vanished == ()
+    assert ask(held=Held({instance: HeldInstance("g6.xlarge", "on_demand")})).vanished == ()
+
+
+def test_replaced_node_needs_the_room_that_its_old_instance_does_not_leave(
+    ask: Callable[..., Examined], cloud: Cloud
+) -> None:
+    instance = start_instance(cloud, "b200-1")
+    held = Held({instance: HeldInstance("g6.xlarge", "on_demand")})  # 4 vCPUs
+    larger = {"instance_type": "g6.2xlarge"}  # 8 of the same quota
+    cloud.quotas = {"L-DB2E81BA": 8}
+    assert ask(larger, held=held)
+    cloud.quotas = {"L-DB2E81BA": 7}
+    (problem,) = refusals(ask, larger, held=held)
+    assert "expected 8 vCPUs for 1 x g6.2xlarge, found 7 left: 7 allowed, 4 in use by running instances" in problem
+    assert "instances, 4 of them by nodes that are replaced; " in problem and "--desired-value 8 " in problem
+    # One that is stopped takes nothing, and so leaves nothing.
+    cloud.connect("ec2").stop_instances(InstanceIds=[instance])
+    (problem,) = refusals(ask, larger, held=held)
+    assert "found 7 left: 7 allowed, 0 in use by running instances; " in problem
+    cloud.quotas = {"L-DB2E81BA": 8}
+    assert ask(larger, held=held)
+
+
+@pytest.mark.parametrize(
+    ("held_as", "changes", "quota"),
+    [
+        (HeldInstance("g6.xlarge", "on_demand"), {"purchase": {"option": "spot"}}, "L-3819A6DF"),
+        (HeldInstance("g6.xlarge", "on_demand"), {"instance_type": "m5.xlarge"}, "L-1216C47A"),
+        # The reservation counts, used or not.
+        (HeldInstance("g6.xlarge", "reservation", "cr-0123456789abcdef1"), {}, "L-DB2E81BA"),
+    ],
+)
+def test_replaced_node_leaves_no_room_in_another_quota_than_its_own(
+    ask: Callable[..., Examined], cloud: Cloud, held_as: HeldInstance, changes: dict[str, Any], quota: str
+) -> None:
+    instance = start_instance(cloud, "b200-1")
+    cloud.quotas = {"L-DB2E81BA": 4, "L-3819A6DF": 3, "L-1216C47A": 3}
+    (problem,) = refusals(ask, changes, held=Held({instance: held_as}))
+    assert "expected 4 vCPUs for 1 x" in problem and f"--quota-code {quota} " in problem
+    assert "nodes that are replaced" not in problem
+
+
+def test_node_that_leaves_the_stack_frees_nothing_in_time(ask: Callable[..., Examined], cloud: Cloud) -> None:
+    instance = start_instance(cloud, "of-before")
+    cloud.quotas = {"L-DB2E81BA": 4}
+    (problem,) = refusals(ask, held=Held({instance: HeldInstance("g6.xlarge", "on_demand")}))
+    assert "expected 4 vCPUs for 1 x g6.xlarge, found 0 left: 4 allowed, 4 in use" in problem
+
+
+def test_state_says_what_each_instance_was_started_as() -> None:
+    kind = "aws:ec2/instance:Instance"
+    told = {"capacityReservationTarget": {"capacityReservationId": BLOCK}}
+    more = [
+        {},
+        {"instanceMarketOptions": {"marketType": "spot"}},
+        {"capacityReservationSpecification": told},
+        {"capacityReservationSpecification": told, "instanceMarketOptions": {"marketType": "capacity-block"}},
+    ]
+    resources = [
+        {"type": kind, "id": f"i-{number}", "inputs": {"instanceType": "g6.xlarge", **inputs}}
+        for number, inputs in enumerate(more)
+    ]
+    bucket = {"type": "aws:s3/bucket:Bucket", "id": "archives"}
+    held = parse_held({"deployment": {"resources": [*resources, bucket, {"type": kind}]}})
+    assert [(one.option, one.reservation_id) for one in held.instances.values()] == [
+        ("on_demand", ""),
+        ("spot", ""),
+        ("reservation", BLOCK),
+        ("capacity_block", BLOCK),
+    ]
+    assert set(held.instances) == {"i-0", "i-1", "i-2", "i-3"} and held.buckets == {"archives"}
+    assert parse_held({"deployment": None}) == Held()
 
 
 def test_operators_address_is_found_or_asked_for(ask: Callable[..., Examined]) -> None:
