@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from decamp.packs import PACK_TARGET_BYTES
-from tests.faults.exchange import Request, Response
+from tests.faults.exchange import WRITES, Request, Response
 from tests.faults.proxy import FaultProxy, Schedule
-from tests.faults.store_faults import Action, CorruptedGet, Fault, Forward, MissingChecksumAnswer
+from tests.faults.store_faults import Action, CorruptedGet, Delay, Fault, Forward, MissingChecksumAnswer
 from tests.system.engine_node import EngineNode, judge
 
 MEBIBYTE = os.urandom(1 << 20)
@@ -101,6 +101,23 @@ def test_a_run_that_ended_among_parts_goes_on(node: EngineNode, proxy: FaultProx
     assert upload.endswith(key)
     assert node.verify("--read-back").code == 0
     node.restores_to_the_same()
+
+
+def test_nothing_else_is_sent_before_all_that_is_irreplaceable_has_arrived(node: EngineNode, proxy: FaultProxy) -> None:
+    """Whenever the node is taken away, what cannot be made again is in the store first, however it is sent."""
+    sizes = {"small": 1, "medium": 3 << 20, "large": 20 << 20}  # whole, and in parts
+    for tier in ("a-useful", "b-irreplaceable"):
+        node.fill({f"{tier}/{name}": os.urandom(size) for name, size in sizes.items()})
+    node.rules = [{"match": "a-useful/", "tier": "useful"}]
+    # Were both under way at once, what is useful would be first.
+    proxy.schedule = Schedule(faults=[Delay(operations=WRITES, key="/b-irreplaceable/")])
+    node.evacuate_safely()
+    # The log is in the order of the store's answers.
+    keys = [line.key for line in proxy.schedule.log if line.operation in WRITES and "/data/" in line.key]
+    written = [tuple(key.split("/")[-2:]) for key in keys]
+    assert set(written) == {(tier, name) for tier in ("a-useful", "b-irreplaceable") for name in sizes}
+    tiers = [tier for tier, _ in written]
+    assert tiers == sorted(tiers, reverse=True), tiers
 
 
 def test_an_upload_of_a_file_that_changed_is_ended(node: EngineNode, proxy: FaultProxy) -> None:
