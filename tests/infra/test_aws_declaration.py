@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from decamp.aws.tags import CONTACTED
+from infra.aws.origin import OriginProvider
 from infra.aws.settings import Found
 from tests.infra.aws_declaration import FOUND, declare
 from tests.infra.declaration import Declared
@@ -34,6 +35,35 @@ def test_instance_answers_metadata_requests_with_a_token_only(b200: Declared) ->
 def test_root_volume_is_encrypted_and_goes_with_the_instance(b200: Declared) -> None:
     disk = b200.inputs["b200-1-instance"]["rootBlockDevice"]
     assert disk["encrypted"] is True and disk["deleteOnTermination"] is True and disk["volumeType"] == "gp3"
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "wanted"),
+    [
+        ({"root_volume_gib": 2000}, ("b200-1-instance", "rootBlockDevice", "volumeSize"), 2000),
+        ({"shutdown": "terminate"}, ("b200-1-instance", "instanceInitiatedShutdownBehavior"), "terminate"),
+        ({"image": {"id": "ami-0123456789abcdef1"}}, ("b200-1-origin", "image_id"), "ami-0123456789abcdef1"),
+        ({"image": {"parameter": "/ours/image"}}, ("b200-1-origin", "image_parameter"), "/ours/image"),
+    ],
+)
+def test_what_was_asked_for_reaches_the_instance(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...], wanted: Any
+) -> None:
+    value: Any = declare(monkeypatch, tmp_path, settings).inputs
+    for name in names:
+        value = value[name]
+    assert value == wanted
+
+
+def test_instance_starts_from_the_image_that_its_origin_has_kept(b200: Declared) -> None:
+    assert b200.inputs["b200-1-instance"]["ami"] == "ami-1"
+
+
+def test_given_image_is_kept_without_looking_one_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.aws.origin.find_image", lambda *_: pytest.fail("an image was given"))
+    asked = {"name": "b200-1", "generation": "", "image_id": "ami-0123456789abcdef1", "image_parameter": ""}
+    place = {"authorized_key": "ssh-ed25519 AAAA", "region": "us-east-1", "profile": ""}
+    assert OriginProvider().create({**asked, **place}).outs["image"] == "ami-0123456789abcdef1"
 
 
 def test_only_the_operator_may_come_in(b200: Declared) -> None:

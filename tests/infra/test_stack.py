@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from decamp.ssh import NodeSilent
 from decamp.stack import parse_outputs
 from decamp.teardown import GuardedNode, TeardownRefused
-from infra.config import StackConfig, parse_config
+from infra.config import CHECKOUT, StackConfig, parse_config
 from infra.departures import find_departing
 from tests.infra.declaration import HOST_KEY, MACHINE_ID, Declared, find_types
 
@@ -24,20 +27,58 @@ def rehearsal_config(directory: Path, *names: str) -> StackConfig:
     return parse_config("test", {"decamp:target": "rehearsal", "decamp:nodes": nodes}, directory)
 
 
-def rented_config(directory: Path, **node: object) -> StackConfig:
+def rented_settings(directory: Path, **node: object) -> dict[str, str]:
     key = directory / "key"
     key.write_text("a private key")
     key.chmod(0o600)
     nodes = [{"name": "gpu-1", "host": "203.0.113.7", "host_key": HOST_KEY, **node}]
-    return parse_config(
-        "test",
-        {
-            "decamp:target": "rented",
-            "decamp:nodes": json.dumps(nodes),
-            "decamp:store": json.dumps({"url": "s3://archives/runs", "endpoint": "https://s3.example.org"}),
-            "decamp:ssh": json.dumps({"private_key_file": str(key)}),
-        },
+    return {
+        "decamp:target": "rented",
+        "decamp:nodes": json.dumps(nodes),
+        "decamp:store": json.dumps({"url": "s3://archives/runs", "endpoint": "https://s3.example.org"}),
+        "decamp:ssh": json.dumps({"private_key_file": str(key)}),
+    }
+
+
+def rented_config(directory: Path, **node: object) -> StackConfig:
+    return parse_config("test", rented_settings(directory, **node))
+
+
+# The whole program, in a process that has loaded nothing yet.
+PROGRAM = """
+import asyncio, json, runpy, sys
+import pulumi
+import decamp.stack
+from tests.infra.declaration import Declared, Recorder
+
+declared = Declared()
+asyncio.set_event_loop(asyncio.new_event_loop())
+pulumi.runtime.set_mocks(Recorder(declared), project="decamp", stack="test")
+pulumi.runtime.set_all_config(json.loads(sys.argv[1]))
+decamp.stack.read_guards = lambda *_: []  # there is no engine to ask
+pulumi.runtime.test(lambda: runpy.run_path("infra/__main__.py", run_name="__main__") and None)()
+print(json.dumps({"declared": sorted(declared.types), "modules": sorted(sys.modules)}))
+"""
+
+
+@pytest.mark.parametrize("target", ["rehearsal", "rented"])
+def test_target_without_aws_never_loads_the_sdk_of_aws(tmp_path: Path, target: str) -> None:
+    settings = {"decamp:target": target}
+    if target == "rented":
+        settings = rented_settings(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(settings)],
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert {"bucket", "stack-guard"} <= set(told["declared"]) and f"infra.nodes.{target}" in told["modules"]
+    assert not [name for name in told["modules"] if name.split(".")[0] == "pulumi_aws"]
 
 
 def test_each_rehearsal_node_has_its_parts_below_it(declare: Declare, tmp_path: Path) -> None:
