@@ -111,6 +111,41 @@ def test_refusal_in_the_middle_of_an_up_says_what_to_do_and_leaves_nothing(stack
     assert [one for one in stack.cloud.connect("ec2").describe_vpcs()["Vpcs"] if not one["IsDefault"]] == []
 
 
+def test_instance_is_started_as_asked_for_and_its_replacement_needs_room(stack: AwsStack) -> None:
+    """In a given subnet, from a given image, with disk and shutdown. Without a host behind it the up ends there."""
+    ec2 = stack.cloud.connect("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.77.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.77.1.0/24", AvailabilityZone="us-east-1b")["Subnet"]["SubnetId"]
+    image = ec2.describe_images()["Images"][0]["ImageId"]
+    asked = {"image": {"id": image}, "shutdown": "terminate", "root_volume_gib": 120}
+    given = {"network": {"subnet_id": subnet, "ssh_from": ["203.0.113.7"]}, **asked}
+    stack.configure(given)
+    stack.cloud.faults = {"AssociateAddress": ("InvalidAllocationID.NotFound", "of a test")}
+    failed = stack.up()
+    assert failed.exit_code != 0 and "InvalidAllocationID.NotFound: of a test" in failed.output
+    (instance,) = [one for told in ec2.describe_instances()["Reservations"] for one in told["Instances"]]
+    assert (instance["ImageId"], instance["SubnetId"], instance["VpcId"]) == (image, subnet, vpc)
+    assert {group["GroupId"] for group in instance["SecurityGroups"]} == {stack.resources()["nodes"]["id"]}
+    told = ec2.describe_instance_attribute(
+        InstanceId=instance["InstanceId"], Attribute="instanceInitiatedShutdownBehavior"
+    )
+    assert told["InstanceInitiatedShutdownBehavior"] == {"Value": "terminate"}
+    assert not {"vpc", "subnet", "routes", "s3-endpoint"} & set(stack.resources())
+    (disk,) = ec2.describe_volumes()["Volumes"]
+    assert (disk["Size"], disk["VolumeType"], disk["Encrypted"]) == (120, "gp3", True)
+    # What the state says of it is read as the engine wrote it.
+    stack.cloud.quotas = {"L-DB2E81BA": 7}
+    stack.configure({**given, "instance_type": "g6.2xlarge"})
+    refused = stack.preview()
+    assert refused.exit_code != 0 and "expected 8 vCPUs for 1 x g6.2xlarge, found 7 left" in refused.output
+    stack.cloud.quotas = {"L-DB2E81BA": 8}
+    assert stack.preview().exit_code == 0
+    destroyed = stack.destroy()
+    assert destroyed.exit_code == 0, destroyed.output
+    assert set(stack.instances().values()) == {"terminated"}
+    assert [one["VpcId"] for one in ec2.describe_vpcs()["Vpcs"] if not one["IsDefault"]] == [vpc]
+
+
 def test_stand_in_refuses_to_serve_anybody_but_a_test(stack: AwsStack) -> None:
     command = [str(CHECKOUT / "tests" / "aws_provider" / "bin" / "pulumi-resource-aws"), "127.0.0.1:1"]
     environment = {key: value for key, value in stack.environment.items() if key != "DECAMP_STAND_IN_AWS_URL"}
