@@ -15,6 +15,15 @@ PURCHASE_OPTIONS = ("on_demand", "spot", "capacity_block", "reservation")
 INTERRUPTIONS = ("terminate", "stop")
 STORAGE_CLASSES = ("STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER_IR", "GLACIER", "DEEP_ARCHIVE")
 LOCK_MODES = ("GOVERNANCE", "COMPLIANCE")
+# What is done to a bucket of the stack's own, and never to an existing one.
+_OF_OUR_BUCKET = (
+    "keep_old_versions_days",
+    "abort_uploads_days",
+    "storage_class",
+    "storage_class_after_days",
+    "object_lock_days",
+    "object_lock_mode",
+)
 
 _REGION = r"[a-z]{2}(-[a-z]+)+-\d"
 _ZONE = rf"{_REGION}([a-z]|-[a-z0-9-]+)"
@@ -251,8 +260,18 @@ def _read_bucket(section: Section, store_url: str) -> BucketSettings:
     lock_days = section.integer("object_lock_days", 0, 36500, 0)
     if lock_mode and not lock_days:
         section.problems.add(section.name("object_lock_days"), "missing", expected="days, as object_lock_mode is given")
+    existing = section.flag("existing")
+    # Its key is the node's business as well: without a right to it, a node can read and write nothing.
+    ignored = sorted(set(section.values) & set(_OF_OUR_BUCKET))
+    if existing and ignored:
+        section.problems.add(
+            section.key,
+            "has options that an existing bucket does not get",
+            expected="existing alone, or with kms_key_arn",
+            found=", ".join(ignored),
+        )
     settings = BucketSettings(
-        existing=section.flag("existing"),
+        existing=existing,
         kms_key_arn=section.text("kms_key_arn", pattern=r"arn:aws[a-z-]*:kms:.+", allowed="a key's ARN") or "",
         keep_old_versions_days=section.integer("keep_old_versions_days", 1, 3650, 30),
         abort_uploads_days=section.integer("abort_uploads_days", 1, 365, 7),

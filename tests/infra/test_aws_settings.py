@@ -101,6 +101,16 @@ def test_bucket_name_that_s3_would_refuse(key_file: Path, bucket: str, what: str
     assert problem.startswith(f"decamp:store.url: the bucket's name has {what}") and bucket in problem
 
 
+def test_options_for_an_existing_bucket_are_refused_in_one_message(key_file: Path) -> None:
+    key = {"kms_key_arn": "arn:aws:kms:us-east-1:123456789012:key/k"}
+    options = {"storage_class": "GLACIER_IR", "keep_old_versions_days": 7, "object_lock_days": 0}
+    (problem,) = problems_of(key_file, {"bucket": {"existing": True, **key, **options}})
+    what = "decamp:aws.bucket: has options that an existing bucket does not get: expected existing alone"
+    assert problem.startswith(what) and "keep_old_versions_days, object_lock_days, storage_class" in problem
+    assert read(key_file, {"bucket": {"existing": True, **key}}).bucket.kms_key_arn == key["kms_key_arn"]
+    assert read(key_file, {"bucket": {"existing": False, **options}}).bucket.storage_class == "GLACIER_IR"
+
+
 def test_expiry_is_asked_for_where_nothing_else_says_it(key_file: Path) -> None:
     (problem,) = problems_of(key_file, deadline=None)
     assert problem.startswith("decamp:aws.expires: missing")
