@@ -106,12 +106,13 @@ def parse_config(stack: str, raw: Mapping[str, str], checkout: Path = CHECKOUT) 
 def _read_aws(top: Section, target: str, store: StoreRecord, deadline: str) -> AwsSettings | None:
     section, any_source = top.section("aws"), top.flag("allow_any_source")
     if target == "aws":
-        aws = read_settings(section, deadline=deadline, store_url=store.url, allow_any_source=any_source)
-        given = top.section("store").values.get("region")
-        if given not in (None, "", aws.region):
-            # Elsewhere every byte would be paid for, and the gateway endpoint would not carry it.
-            top.problems.add("decamp:store.region", "is not the nodes' region", expected=aws.region, found=given)
-        return aws
+        return read_settings(
+            section,
+            deadline=deadline,
+            store_url=store.url,
+            store_region=str(top.section("store").values.get("region") or ""),
+            allow_any_source=any_source,
+        )
     if section.values or any_source:
         key = section.key if section.values else top.name("allow_any_source")
         top.problems.add(key, "belongs to the target aws alone", expected="no such key")

@@ -12,7 +12,7 @@ from decamp.aws.reservations import Reservation, check_reservation, format_insta
 from decamp.aws.tags import NODE, make_filters, read_tags
 from decamp.errors import BadInput, DecampError
 from infra.aws.estimate import Estimate, check_limit, estimate
-from infra.aws.places import ask_address, attempt, check_bucket, check_image, choose_sources, choose_zone
+from infra.aws.places import ask_address, attempt, check_bucket, check_image, choose_sources, choose_zone, find_zones
 from infra.aws.settings import AwsSettings, Found
 from infra.aws.state import Held, HeldInstance
 from infra.config import ConfigRefused, StackConfig
@@ -58,6 +58,10 @@ def examine(
     account_id = account.identity["account"]
     alive = find_alive(account, stack)
     problems += find_unheld(alive, held, stack)
+    zones = attempt(problems, lambda: find_zones(account, settings))
+    if zones is None:
+        # Image, subnet, reservation, bucket and quota of a wrong region are wrong because of it, and need no word.
+        raise ConfigRefused(stack, problems)
     starting, ending = plan_starts(config, settings, alive, held)
     reservation = attempt(problems, lambda: _read_reservation(account, settings))
     if reservation is not None:
@@ -67,7 +71,7 @@ def examine(
             reservation, key=key, block=block, instance_type=settings.instance_type, new_nodes=starting, now=now
         )
     kind = attempt(problems, lambda: describe_type(account, settings.instance_type))
-    zone = choose_zone(account, settings, reservation, problems)
+    zone = choose_zone(account, settings, zones, reservation, problems)
     attempt(problems, lambda: check_image(account, settings))
     declare_bucket = attempt(problems, lambda: check_bucket(account, config, account_id, held))
     ssh_from = attempt(problems, lambda: choose_sources(settings, find_address or ask_address)) or ()

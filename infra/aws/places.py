@@ -33,23 +33,33 @@ def attempt(problems: list[BadInput], ask: Callable[[], T]) -> T | None:
         return None
 
 
+def find_zones(account: Account, settings: AwsSettings) -> list[str]:
+    """Returns the region's zones that offer the instance type, one at least.
+
+    Raises:
+        BadInput: the region offers it nowhere.
+    """
+    name, region = settings.instance_type, settings.region
+    zones = list_zones(account, name)
+    if not zones:
+        raise BadInput(
+            "decamp:aws.region",
+            f"does not offer {name}",
+            found=region,
+            run=f"aws ec2 describe-instance-type-offerings --region OTHER --filters Name=instance-type,Values={name}",
+        )
+    return zones
+
+
 def choose_zone(
-    account: Account, settings: AwsSettings, reservation: Reservation | None, problems: list[BadInput]
+    account: Account,
+    settings: AwsSettings,
+    zones: list[str],
+    reservation: Reservation | None,
+    problems: list[BadInput],
 ) -> str:
     """Returns where the nodes go: the reservation's zone, the subnet's, or the one given; adds what is wrong."""
-    zones = attempt(problems, lambda: list_zones(account, settings.instance_type)) or []
-    name, region = settings.instance_type, settings.region
-    if not zones:
-        problems.append(
-            BadInput(
-                "decamp:aws.region",
-                f"does not offer {name}",
-                found=region,
-                run="aws ec2 describe-instance-type-offerings --region OTHER"
-                f" --filters Name=instance-type,Values={name}",
-            )
-        )
-        return settings.zone
+    name = settings.instance_type
     key = "decamp:aws.availability_zone"
     given = settings.zone
     fixed = reservation.zone if reservation else ""

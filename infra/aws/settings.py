@@ -132,21 +132,21 @@ class AwsSettings:
         return self.found
 
 
-def read_settings(section: Section, *, deadline: str, store_url: str, allow_any_source: bool) -> AwsSettings:
+def read_settings(
+    section: Section, *, deadline: str, store_url: str, store_region: str, allow_any_source: bool
+) -> AwsSettings:
     """Returns `decamp:aws`, with every wrong value added to the section's problems.
 
     Args:
         section: the mapping `decamp:aws`.
         deadline: `decamp:deadline`, which the expiry follows when none is given.
         store_url: `s3://bucket/prefix`, whose bucket must be a name that S3 takes.
+        store_region: `decamp:store.region` as it was given; empty for the nodes' region.
         allow_any_source: `decamp:allow_any_source`.
     """
     region = section.text("region", pattern=_REGION, allowed="a region, e.g. us-east-1", required=True) or ""
     zone = section.text("availability_zone", pattern=_ZONE, allowed="a zone, e.g. us-east-1b") or ""
-    if zone and region and not zone.startswith(region):
-        section.problems.add(
-            section.name("availability_zone"), "is in another region", expected=f"a zone of {region}", found=zone
-        )
+    _check_region(section, region, zone, store_region)
     purchase = _read_purchase(section.section("purchase"))
     image = section.section("image")
     image_id = image.text("id", pattern=r"ami-[0-9a-f]{8,17}", allowed="ami- and 8 or 17 hexadecimal digits") or ""
@@ -185,6 +185,22 @@ def read_settings(section: Section, *, deadline: str, store_url: str, allow_any_
     )
     section.close()
     return settings
+
+
+def _check_region(section: Section, region: str, zone: str, store_region: str) -> None:
+    """Adds what is in another region than the nodes; one message where it is the nodes' region that is odd."""
+    other_zone = bool(region and zone) and not zone.startswith(region)
+    # Elsewhere every byte would be paid for, and the gateway endpoint would not carry it.
+    other_store = bool(region and store_region) and store_region != region
+    if other_zone and other_store and zone.startswith(store_region):
+        what = f"is neither the region of availability_zone ({zone}) nor decamp:store.region"
+        section.problems.add(section.name("region"), what, expected=store_region, found=region)
+    elif other_zone:
+        section.problems.add(
+            section.name("availability_zone"), "is in another region", expected=f"a zone of {region}", found=zone
+        )
+    if other_store and not (other_zone and zone.startswith(store_region)):
+        section.problems.add("decamp:store.region", "is not the nodes' region", expected=region, found=store_region)
 
 
 def _read_purchase(section: Section) -> Purchase:

@@ -104,10 +104,20 @@ def test_spot_is_priced_by_its_history_or_not_at_less_than_on_demand(
     assert examined.estimate.instance.source.startswith("spot price history")
 
 
-def test_region_without_the_type(ask: Callable[..., Examined]) -> None:
+def test_region_without_the_type_is_one_message(ask: Callable[..., Examined], cloud: Cloud) -> None:
     wrong = {"region": "af-south-1", "availability_zone": "af-south-1a", "instance_type": "p6-b200.48xlarge"}
-    problems = refusals(ask, wrong)
-    assert any(problem.startswith("decamp:aws.region: does not offer p6-b200.48xlarge") for problem in problems)
+    # As EC2 answers there; and what is in another region is not found either.
+    cloud.faults = {
+        "DescribeInstanceTypes": ("InvalidInstanceType", "The following supplied instance types do not exist")
+    }
+    cloud.connect("s3").create_bucket(Bucket="archives")
+    elsewhere = {
+        "image": {"id": "ami-0123456789abcdef1"},
+        "network": {"subnet_id": "subnet-0123456789abcdef0", "ssh_from": ["203.0.113.7"]},
+        "purchase": {"option": "reservation", "reservation_id": BLOCK},
+    }
+    (problem,) = refusals(ask, {**wrong, **elsewhere})
+    assert problem.startswith("decamp:aws.region: does not offer p6-b200.48xlarge: found af-south-1; run: aws ec2")
 
 
 def test_zone_without_the_type_names_those_with_it(ask: Callable[..., Examined]) -> None:

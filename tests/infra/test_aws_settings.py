@@ -45,6 +45,24 @@ def test_store_follows_the_nodes_region(key_file: Path) -> None:
     assert problem.startswith("decamp:store.region: is not the nodes' region: expected us-west-2")
 
 
+@pytest.mark.parametrize(
+    ("region", "what"),
+    [
+        ("mars", 'not allowed: expected a region, e.g. us-east-1, found "mars"'),
+        ("us-west-2", "is neither the region of availability_zone (us-east-1b) nor decamp:store.region: expected us"),
+    ],
+)
+def test_wrong_region_is_one_message(key_file: Path, region: str, what: str) -> None:
+    (problem,) = problems_of(key_file, {"region": region}, store={"url": "s3://archives", "region": "us-east-1"})
+    assert problem.startswith(f"decamp:aws.region: {what}")
+
+
+def test_zone_and_store_in_regions_of_their_own_are_two_messages(key_file: Path) -> None:
+    store = {"url": "s3://archives", "region": "eu-north-1"}
+    keys = [problem.split(": ")[0] for problem in problems_of(key_file, {"region": "us-west-2"}, store=store)]
+    assert keys == ["decamp:aws.availability_zone", "decamp:store.region"]
+
+
 @pytest.mark.parametrize("source", ["0.0.0.0/0", "::/0"])
 def test_open_door_needs_a_second_word(key_file: Path, source: str) -> None:
     network = {"network": {"ssh_from": [source]}}
