@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from decamp.aws.account import Account, translated
-from decamp.aws.instance_types import InstanceType, count_vcpus, describe_type, find_quota
+from decamp.aws.instance_types import describe_type
 from decamp.aws.reservations import Reservation, check_reservation, format_instant, read_reservation
 from decamp.aws.tags import NODE, make_filters, read_tags
-from decamp.errors import BadInput, DecampError
+from decamp.errors import BadInput
 from infra.aws.estimate import Estimate, check_limit, estimate
 from infra.aws.places import ask_address, attempt, check_bucket, check_image, choose_sources, choose_zone, find_zones
+from infra.aws.quotas import check_quota, measure_demand
 from infra.aws.settings import AwsSettings, Found
 from infra.aws.state import Held, HeldInstance
 from infra.config import ConfigRefused, StackConfig
@@ -77,12 +78,21 @@ def examine(
     ssh_from = attempt(problems, lambda: choose_sources(settings, find_address or ask_address)) or ()
     found = estimate(account, settings, zone, len(config.nodes))
     problems += check_limit(found, config.max_price_per_hour)
-    if kind is not None and starting:
-        problems += check_quota(account, settings, kind, starting, ending)
+    demand = None if kind is None else measure_demand(account, settings, kind, starting, ending)
+    if demand is not None:
+        problems += check_quota(account, settings, demand)
     if problems:
         raise ConfigRefused(stack, problems)
-    gpu = kind.gpu if kind else ""
-    facts = Found(account_id, zone, ssh_from, bool(declare_bucket), gpu)
+    assert kind is not None
+    facts = Found(
+        account_id,
+        zone,
+        ssh_from,
+        bool(declare_bucket),
+        kind.gpu,
+        vcpus=kind.vcpus,
+        quota_vcpus=demand.total if demand else 0,
+    )
     completed = _complete(config, settings, facts, reservation, found)
     vanished = {node.name for node in config.nodes} - {one.node for one in alive}
     return Examined(completed, found, tuple(sorted(vanished)))
@@ -176,48 +186,3 @@ def plan_starts(
         # One that is stopped takes nothing of a quota.
         ending += [held.instances[one.instance_id] for one in replaced if one.state in ("pending", "running")]
     return starting, ending
-
-
-def check_quota(
-    account: Account, settings: AwsSettings, kind: InstanceType, starting: int, ending: Sequence[HeldInstance]
-) -> list[BadInput]:
-    """Returns the quota that has too few vCPUs left for what would be started, counting what runs in the region.
-
-    Args:
-        account: whose quota it is.
-        settings: type and purchase option.
-        kind: the type, as EC2 describes it.
-        starting: how many instances would be started.
-        ending: those that end before. They free what they take of the same quota; another family or market has one of
-            its own, and of what ran in a reservation the vCPUs stay with the reservation.
-
-    What else takes of it, such as an unused reservation, only EC2 knows, and says when an instance starts.
-    """
-    quota = find_quota(settings.instance_type, settings.purchase.option)
-    if quota is None:
-        return []
-    try:
-        with translated(quota.name):
-            told = account.connect("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=quota.code)
-    except DecampError:
-        return []  # no permission to ask: EC2 itself will say
-    allowed, needed = int(told["Quota"]["Value"]), kind.vcpus * starting
-    freed = sum(
-        describe_type(account, one.instance_type).vcpus
-        for one in ending
-        if find_quota(one.instance_type, one.option) == quota
-    )
-    used = count_vcpus(account, quota)
-    if used - freed + needed <= allowed:
-        return []
-    left = f"{max(0, allowed - used + freed)} left: {allowed} allowed, {used} in use by running instances"
-    return [
-        BadInput(
-            "decamp:nodes",
-            f'the account\'s quota "{quota.name}" is too small in {account.region}',
-            expected=f"{needed} vCPUs for {starting} x {settings.instance_type}",
-            found=left + (f", {freed} of them by nodes that are replaced" if freed else ""),
-            run=f"aws service-quotas request-service-quota-increase --service-code ec2 --quota-code {quota.code}"
-            f" --desired-value {used - freed + needed} --region {account.region}",
-        )
-    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pulumi
 from pulumi.runtime.proto import resource_pb2
 from pulumi.runtime.settings import monitor_supports_feature
@@ -9,6 +11,11 @@ from pulumi.runtime.settings import monitor_supports_feature
 from decamp.aws.advice import find_advice, find_code, shorten
 from decamp.aws.instance_types import find_quota
 from infra.aws.settings import AwsSettings
+
+_LIST_QUOTAS = (
+    "aws service-quotas list-service-quotas --service-code ec2 --region REGION"
+    "  # then request VCPUS for the one that counts TYPE"
+)
 
 
 def make_failure_hook(node: str, settings: AwsSettings) -> pulumi.ResourceHookBinding | None:
@@ -34,13 +41,31 @@ def explain(node: str, settings: AwsSettings, error: str) -> str:
     advice = find_advice(code)
     if advice is None:
         return ""
-    run = advice.run
     quota = find_quota(settings.instance_type, settings.purchase.option)
-    known = {"TYPE": settings.instance_type, "REGION": settings.region, "CODE": quota.code if quota else "CODE"}
+    run = _LIST_QUOTAS if "CODE" in advice.run and quota is None else advice.run
+    known = {
+        "TYPE": settings.instance_type,
+        "REGION": settings.region,
+        "CODE": quota.code if quota else "",
+        "VCPUS": str(count_needed(settings, error)),
+    }
     for word, value in known.items():
         run = run.replace(word, value)
     place = f"{settings.instance_type} ({settings.purchase.option}) in {settings.facts.zone}"
     return f"{node}: {advice.what}: found {code} for {place}: {shorten(_message(error, code), 160)}; run: {run}"
+
+
+def count_needed(settings: AwsSettings, error: str) -> int:
+    """Returns how many vCPUs the quota must allow, after EC2 has said that it allows too few.
+
+    That is what was counted before the `up`. Where EC2 allows as much already, something that cannot be counted takes
+    of it, such as an unused reservation: then what it allows and an instance more.
+    """
+    # As EC2 words it: "your current vCPU limit of 96 allows for the instance bucket".
+    told = re.search(r"vCPU limit of (\d+)", error)
+    allowed = int(told[1]) if told else 0
+    facts = settings.facts
+    return facts.quota_vcpus if facts.quota_vcpus > allowed else allowed + facts.vcpus
 
 
 def _message(error: str, code: str) -> str:

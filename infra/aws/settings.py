@@ -91,6 +91,8 @@ class Found:
         ssh_from: CIDR blocks that may come in.
         declare_bucket: the bucket is this stack's resource; else it is there and is used by its name.
         gpu: like `8x B200`.
+        vcpus: of one instance.
+        quota_vcpus: what the quota must allow for all that runs and would be started; 0 where that is not known.
     """
 
     account_id: str
@@ -98,6 +100,8 @@ class Found:
     ssh_from: tuple[str, ...]
     declare_bucket: bool
     gpu: str
+    vcpus: int = 0
+    quota_vcpus: int = 0
 
 
 @dataclass(frozen=True)

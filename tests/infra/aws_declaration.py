@@ -17,7 +17,7 @@ from tests.infra import declaration
 from tests.infra.declaration import HOST_KEY, MACHINE_ID, Declared, Recorder
 from tests.infra.test_config import parse
 
-FOUND = Found("123456789012", "us-east-1b", ("203.0.113.7/32",), True, "8x B200")
+FOUND = Found("123456789012", "us-east-1b", ("203.0.113.7/32",), True, "8x B200", vcpus=192, quota_vcpus=384)
 
 
 class AwsRecorder(Recorder):

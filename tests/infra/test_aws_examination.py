@@ -56,7 +56,7 @@ def test_account_completes_the_settings(ask: Callable[..., Examined], cloud: Clo
     assert aws is not None
     facts = aws.facts
     assert (facts.account_id, facts.zone, facts.ssh_from) == ("123456789012", "us-east-1b", ("203.0.113.7/32",))
-    assert facts.declare_bucket and facts.gpu == "1x L4"
+    assert facts.declare_bucket and facts.gpu == "1x L4" and (facts.vcpus, facts.quota_vcpus) == (4, 4)
     (node,) = examined.config.nodes
     assert (
         node.purchase == "on_demand"
@@ -304,8 +304,12 @@ def test_quota_counts_what_runs_of_the_family_and_on_the_market(ask: Callable[..
     run("g4dn.xlarge")
     (problem,) = refusals(ask)
     assert "found 0 left: 12 allowed, 12 in use by running instances" in problem and "--desired-value 16 " in problem
+    # Without permission to ask for the quota, EC2's refusal is answered with this number.
+    cloud.quotas = {"L-3819A6DF": 4}
+    assert ask().config.aws.facts.quota_vcpus == 16  # type: ignore[union-attr]
     (problem,) = refusals(ask, {"purchase": {"option": "spot"}})
     assert "found 0 left: 4 allowed, 4 in use" in problem and "--quota-code L-3819A6DF" in problem
+    cloud.quotas = {"L-DB2E81BA": 12}
     ec2.stop_instances(InstanceIds=[colleague])
     assert ask()
 

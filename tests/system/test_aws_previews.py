@@ -92,7 +92,8 @@ REFUSALS = {
     ),
     "VcpuLimitExceeded": (
         "the account's quota of vCPUs for this family is too small; nothing was started",
-        "run: aws service-quotas request-service-quota-increase --service-code ec2",
+        "run: aws service-quotas request-service-quota-increase --service-code ec2 --quota-code L-DB2E81BA"
+        " --desired-value 4 --region us-east-1",
     ),
 }
 
