@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from decamp.errors import BadInput
 _ENDED = ("terminated", "shutting-down")
 # Amazon S3 pricing, S3 Standard, us-east-1.
 _S3_PER_GIB_MONTH = 0.023
+_FILTER_VALUES = 200
 
 HELD, LOST, ELSEWHERE = "held", "lost", "elsewhere"
 
@@ -56,7 +58,7 @@ class Leftover:
         belongs: `held` by its stack's state, `lost` by a stack that is known here, or of a stack `elsewhere`, which is
             not in this backend and may well hold it.
         created_at: when, where AWS says it.
-        price_per_hour: US dollars; None when no price is known.
+        price_per_hour: US dollars, an instance's with its disks; None when no price is known.
         detail: type, size, state.
     """
 
@@ -120,31 +122,51 @@ class _Search:
         return Leftover(kind=kind, id=resource_id, price_per_hour=price, **told)
 
     def find_instances(self) -> Iterator[Leftover]:
+        """Finds instances, each with the disks that are attached to it: a stopped one costs what they cost."""
         prices: dict[str, float | None] = {}
-        for one in (
-            one for reservation in self._list("describe_instances", "Reservations") for one in reservation["Instances"]
-        ):
+        told = [one for entry in self._list("describe_instances", "Reservations") for one in entry["Instances"]]
+        living = [one for one in told if one["State"]["Name"] not in _ENDED]
+        sizes_gib = self._measure_disks([str(one["InstanceId"]) for one in living])
+        for one in living:
             state, kind, tags = one["State"]["Name"], str(one["InstanceType"]), read_tags(one.get("Tags"))
-            if state in _ENDED:
-                continue
             if kind not in prices:
                 price = find_on_demand(self._account, kind)
                 prices[kind] = price.per_hour if price else None
             contacted = "was in use" if CONTACTED in tags else "never contacted"
-            detail = f"{kind}, {one.get('InstanceLifecycle', 'on-demand')}, {state}, {contacted}"
-            per_hour = 0.0 if state == "stopped" else prices[kind]
+            size_gib = sizes_gib[one["InstanceId"]]
+            detail = (
+                f"{kind}, {one.get('InstanceLifecycle', 'on-demand')}, {state}, {size_gib} GiB of disk, {contacted}"
+            )
+            itself = 0.0 if state == "stopped" else prices[kind]
+            per_hour = None if itself is None else itself + _price_disk(size_gib)
             yield self._make("instance", one["InstanceId"], tags, per_hour, created_at=one["LaunchTime"], detail=detail)
+
+    def _measure_disks(self, instance_ids: list[str]) -> Counter[str]:
+        """Returns how many GiB of volumes are attached to each instance, whoever's the volumes are."""
+        sizes_gib: Counter[str] = Counter()
+        # A filter takes 200 values (EC2 API Reference, "Filter", 2025).
+        for start in range(0, len(instance_ids), _FILTER_VALUES):
+            some = instance_ids[start : start + _FILTER_VALUES]
+            with translated("volumes"):
+                pages = self._account.ec2.get_paginator("describe_volumes").paginate(
+                    Filters=[{"Name": "attachment.instance-id", "Values": some}]
+                )
+                told = [one for page in pages for one in page["Volumes"]]
+            for one in told:
+                for attached in one["Attachments"]:
+                    sizes_gib[attached["InstanceId"]] += one["Size"]
+        return sizes_gib
 
     def find_volumes(self, instance_ids: Collection[str]) -> Iterator[Leftover]:
         for one in self._list("describe_volumes", "Volumes"):
             if any(attached["InstanceId"] in instance_ids for attached in one.get("Attachments", [])):
-                continue  # goes with its instance
+                continue  # told and priced with its instance
             size_gib = int(one["Size"])
             yield self._make(
                 "volume",
                 one["VolumeId"],
                 read_tags(one.get("Tags")),
-                size_gib * GP3_PER_GIB_MONTH / HOURS_PER_MONTH,
+                _price_disk(size_gib),
                 created_at=one["CreateTime"],
                 detail=f"{size_gib} GiB, {one['State']}",
             )
@@ -199,6 +221,11 @@ class _Search:
                     tags = read_tags(getattr(iam, reading)(**{f"{key}Name": name})[key].get("Tags"))
                 if tags.get(PROJECT) == PROJECT_NAME:
                     yield self._make(kind, name, tags, 0.0, created_at=one["CreateDate"], detail="IAM")
+
+
+def _price_disk(size_gib: int) -> float:
+    """Returns what a disk costs an hour, by the table."""
+    return size_gib * GP3_PER_GIB_MONTH / HOURS_PER_MONTH
 
 
 def _find_buckets(account: Account) -> Iterator[tuple[str, dict[str, str]]]:

@@ -73,6 +73,22 @@ def test_protected_instance_is_ended_after_its_id_and_said_to_have_been_in_use(c
     assert "was in use" in said and "is lost" in said and state_of(cloud, instance) == "terminated"
 
 
+def test_instance_costs_its_disks_as_well_and_a_stopped_one_them_alone(cloud: Cloud, run: Any) -> None:
+    ec2, instance = cloud.connect("ec2"), start_instance(cloud)
+    (root,) = ec2.describe_volumes()["Volumes"]
+    ec2.create_tags(Resources=[root["VolumeId"]], Tags=tags())
+    more = ec2.create_volume(AvailabilityZone=root["AvailabilityZone"], Size=500)["VolumeId"]  # a hand's, untagged
+    ec2.attach_volume(VolumeId=more, InstanceId=instance, Device="/dev/sdf")
+    cloud.prices = {"g6.xlarge": 0.9}
+    disks = (root["Size"] + 500) * 0.08 / 730
+    (found,) = json.loads(run("--json"))["leftovers"]
+    assert found["kind"] == "instance" and found["price_per_hour"] == pytest.approx(0.9 + disks)
+    ec2.stop_instances(InstanceIds=[instance])
+    (found,) = json.loads(run("--json"))["leftovers"]
+    assert found["price_per_hour"] == pytest.approx(disks)
+    assert f"stopped, {root['Size'] + 500} GiB of disk, never contacted; " in run()
+
+
 def test_what_a_stack_holds_or_somebody_elses_may_is_not_removed(
     cloud: Cloud, run: Any, stacks: dict[str, frozenset[str]]
 ) -> None:
