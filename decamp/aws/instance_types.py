@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from decamp.aws.account import Account, CloudRefusal, translated
 
@@ -20,12 +22,31 @@ class Interface:
 
 @dataclass(frozen=True)
 class InstanceType:
-    """A type as EC2 describes it; `gpu` reads like `8x B200`, empty without GPUs."""
+    """A type as EC2 describes it.
+
+    Args:
+        name: e.g. `p5.48xlarge`.
+        gpu: like `8x B200`; empty without GPUs.
+        vcpus: of one instance.
+        instance_store_gb: of all its disks together.
+        interfaces: what it is started with to have all its EFAs; empty for one plain interface.
+        told_by_ec2: EC2 has said what EFAs there are; else the interfaces are those of EFA_CARDS.
+    """
 
     name: str
     gpu: str
     vcpus: int
     instance_store_gb: int
+    interfaces: tuple[Interface, ...] = ()
+    told_by_ec2: bool = True
+
+    def describe_efa(self) -> str:
+        """Returns in one line how many EFAs there are and who says so; empty where EC2 says that there are none."""
+        count = sum(1 for one in self.interfaces if one.kind != "interface")
+        if self.told_by_ec2:
+            return f"EFA: {count} of {self.name}, as EC2 describes it" if count else ""
+        table = f"by the table in decamp/aws/instance_types.py, as EC2 does not say what {self.name} has"
+        return f"EFA: {count or 'none'}, {table}"
 
 
 @dataclass(frozen=True)
@@ -36,21 +57,19 @@ class Quota:
     name: str
 
 
-def _efa_cards(count: int, first: str, others_from: int, others: str) -> tuple[Interface, ...]:
-    head = (Interface(0, 0, first),)
-    return head + tuple(Interface(card, 1, others) for card in range(others_from, count))
-
-
-# EC2 User Guide, "Maximize network bandwidth on EFA-enabled accelerated instances" (2025): card 0 carries IP on device
-# 0, the others are efa-only on device 1, which takes no address. On p6-b200 all eight cards have such a second device.
-EFA_INTERFACES: dict[str, tuple[Interface, ...]] = {
-    "p6-b200.48xlarge": _efa_cards(8, "interface", 0, "efa-only"),
-    "p5en.48xlarge": _efa_cards(16, "efa", 1, "efa-only"),
-    "p5e.48xlarge": _efa_cards(32, "efa", 1, "efa-only"),
-    "p5.48xlarge": _efa_cards(32, "efa", 1, "efa-only"),
-    "p4de.24xlarge": _efa_cards(4, "efa", 1, "efa-only"),
-    "p4d.24xlarge": _efa_cards(4, "efa", 1, "efa-only"),
+# For where EC2 does not say it: network cards, each with one EFA (EC2 User Guide, "Maximize network bandwidth on
+# EFA-enabled accelerated instances", 2025).
+EFA_CARDS = {
+    "p6-b200.48xlarge": 8,
+    "p5en.48xlarge": 16,
+    "p5e.48xlarge": 32,
+    "p5.48xlarge": 32,
+    "p4de.24xlarge": 4,
+    "p4d.24xlarge": 4,
 }
+# The same guide: the first card's EFA is an interface of its own here, beside the one that carries IP. EC2's
+# description of a type does not say how they are to be shared out.
+_FIRST_EFA_APART = ("p6-b200.48xlarge",)
 
 # Service Quotas, "Amazon EC2" (2025): vCPUs of running instances, by family and market.
 _QUOTAS = {
@@ -66,9 +85,46 @@ _QUOTAS = {
 _STANDARD = "acdhimrtz"
 
 
-def get_efa_interfaces(name: str) -> tuple[Interface, ...]:
-    """Returns the interfaces a type with EFA is started with; none for a type that has one plain interface."""
-    return EFA_INTERFACES.get(name, ())
+def lay_out_interfaces(name: str, cards: Sequence[int], count: int) -> tuple[Interface, ...]:
+    """Returns the interfaces a type is started with: one that carries IP, and an EFA on each card that has one.
+
+    The guide (see EFA_CARDS): device 0 of card 0 carries IP and may be an EFA as well; every other EFA is efa-only on
+    device 1, which takes no address.
+
+    Args:
+        name: the instance type.
+        cards: network card indices that can have an EFA, ascending.
+        count: how many EFAs an instance may have. Where that is fewer than there are cards, the first cards go without
+            (card 0 of p6-b300 has none), except that a single one is the first card's.
+    """
+    with_efa = list(cards[-count:] if count > 1 else cards[:1])
+    if with_efa[0] == 0 and name not in _FIRST_EFA_APART:
+        head, with_efa = Interface(0, 0, "efa"), with_efa[1:]
+    else:
+        head = Interface(0, 0, "interface")
+    return (head, *(Interface(card, 1, "efa-only") for card in with_efa))
+
+
+def read_interfaces(name: str, network: Mapping[str, Any]) -> tuple[tuple[Interface, ...], bool]:
+    """Returns the interfaces of a type, and whether it is EC2 that says so; the table's where EC2 does not.
+
+    Args:
+        name: the instance type.
+        network: `NetworkInfo` of EC2's description (EC2 API Reference, "NetworkInfo" and "NetworkCardInfo", 2025).
+    """
+    if network.get("EfaSupported") is False:
+        return (), True
+    count = int(network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0))
+    # Which kinds a card takes is told of late; of a card that has no word on it, any.
+    cards = sorted(
+        int(card["NetworkCardIndex"])
+        for card in network.get("NetworkCards", [])
+        if {"efa", "efa-only"} & set(card.get("InterfaceTypes") or ["efa"])
+    )
+    if network.get("EfaSupported") and count and cards:
+        return lay_out_interfaces(name, cards, count), True
+    known = EFA_CARDS.get(name, 0)
+    return (lay_out_interfaces(name, range(known), known) if known else ()), False
 
 
 def find_quota(name: str, market: str) -> Quota | None:
@@ -99,12 +155,15 @@ def describe_type(account: Account, name: str) -> InstanceType:
         raise CloudRefusal(name, "EC2 does not describe this type", code="InvalidInstanceType")
     (only,) = told
     gpus = only.get("GpuInfo", {}).get("Gpus", [])
+    interfaces, told_by_ec2 = read_interfaces(name, only.get("NetworkInfo", {}))
     words = ", ".join(f"{gpu.get('Count', 1)}x {gpu.get('Name', 'GPU')}" for gpu in gpus)
     return InstanceType(
         name=name,
         gpu=words,
         vcpus=int(only.get("VCpuInfo", {}).get("DefaultVCpus", 0)),
         instance_store_gb=int(only.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0)),
+        interfaces=interfaces,
+        told_by_ec2=told_by_ec2,
     )
 
 

@@ -23,11 +23,19 @@ _ALIVE = ("pending", "running", "stopping", "stopped")
 
 @dataclass(frozen=True)
 class Examined:
-    """The settings with what the account has said, the cost, and nodes whose instance is no more."""
+    """The settings with what the account has said.
+
+    Args:
+        config: the settings, completed.
+        estimate: the cost.
+        vanished: names of nodes whose instance is no more.
+        efa: which EFAs the nodes get and who says so; empty for none.
+    """
 
     config: StackConfig
     estimate: Estimate
     vanished: tuple[str, ...]
+    efa: str = ""
 
 
 def examine(
@@ -92,10 +100,11 @@ def examine(
         kind.gpu,
         vcpus=kind.vcpus,
         quota_vcpus=demand.total if demand else 0,
+        interfaces=kind.interfaces,
     )
     completed = _complete(config, settings, facts, reservation, found)
     vanished = {node.name for node in config.nodes} - {one.node for one in alive}
-    return Examined(completed, found, tuple(sorted(vanished)))
+    return Examined(completed, found, tuple(sorted(vanished)), kind.describe_efa() if settings.efa else "")
 
 
 def _complete(

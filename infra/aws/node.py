@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 import pulumi_aws as aws
 
-from decamp.aws.instance_types import Interface, get_efa_interfaces
+from decamp.aws.instance_types import Interface
 from decamp.stack import NodeRecord
 from infra.aws.failures import make_failure_hook
 from infra.aws.first_contact import FirstContact
@@ -72,7 +72,7 @@ class AwsNode(pulumi.ComponentResource):
         )
         self._owned: list[pulumi.Resource] = [self.origin]
         profile = self._make_profile()
-        interfaces = get_efa_interfaces(self._settings.instance_type) if self._settings.efa else ()
+        interfaces = self._settings.facts.interfaces if self._settings.efa else ()
         template = self._make_template(interfaces) if interfaces else None
         self.instance = self._make_instance(profile, template, key_name, placement_group)
         self._owned.append(self.instance)

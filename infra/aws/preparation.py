@@ -34,6 +34,8 @@ def prepare(
     account = Account(config.aws.region, config.aws.profile)
     examined = examine(stack, config, account, read_held(stack, Path.cwd()), now)
     pulumi.log.info(examined.estimate.describe([node.deadline for node in examined.config.nodes], now))
+    if examined.efa:
+        pulumi.log.info(examined.efa)
     if config.aws.purchase.option == "spot":
         pulumi.log.warn(
             "spot: EC2 has no termination protection for these nodes and takes them back with two minutes' notice;"

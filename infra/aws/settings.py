@@ -5,8 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from infra.fields import Section
+
+if TYPE_CHECKING:
+    from decamp.aws.instance_types import Interface
 
 # Where the image comes from unless one is given (AWS Deep Learning AMIs, "Find DLAMI IDs", 2025).
 DLAMI_PARAMETER = "/aws/service/deeplearning/ami/x86_64/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
@@ -93,6 +97,7 @@ class Found:
         gpu: like `8x B200`.
         vcpus: of one instance.
         quota_vcpus: what the quota must allow for all that runs and would be started; 0 where that is not known.
+        interfaces: what an instance is started with to have its EFAs; empty for one plain interface.
     """
 
     account_id: str
@@ -102,6 +107,7 @@ class Found:
     gpu: str
     vcpus: int = 0
     quota_vcpus: int = 0
+    interfaces: tuple[Interface, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from decamp.aws.instance_types import Interface
 from decamp.aws.tags import CONTACTED
 from infra.aws.origin import OriginProvider
 from infra.aws.settings import Found
@@ -171,32 +172,26 @@ def test_guard_goes_first_then_the_termination_then_the_instance(b200: Declared)
         assert b200.requests[f"b200-1-{name}"].deleteBeforeReplace, name
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "kinds"),
-    [
-        ("p6-b200.48xlarge", [(0, 0, "interface"), *((card, 1, "efa-only") for card in range(8))]),
-        ("p5en.48xlarge", [(0, 0, "efa"), *((card, 1, "efa-only") for card in range(1, 16))]),
-        ("p4d.24xlarge", [(0, 0, "efa"), *((card, 1, "efa-only") for card in range(1, 4))]),
-    ],
-)
-def test_interfaces_per_type(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, instance_type: str, kinds: list[tuple[int, int, str]]
-) -> None:
-    declared = declare(monkeypatch, tmp_path, {"instance_type": instance_type})
+WITH_EFA = Found(**{**vars(FOUND), "interfaces": (Interface(0, 0, "efa"), Interface(1, 1, "efa-only"))})
+
+
+def test_interfaces_are_those_that_the_account_has_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    declared = declare(monkeypatch, tmp_path, found=WITH_EFA)
     told = declared.inputs["b200-1-interfaces"]["networkInterfaces"]
     # Else a node that is replaced would start from the interfaces of the one before.
     assert declared.inputs["b200-1-interfaces"]["updateDefaultVersion"] is True
-    assert [(int(one["networkCardIndex"]), int(one["deviceIndex"]), one["interfaceType"]) for one in told] == kinds
+    kinds = [(int(one["networkCardIndex"]), int(one["deviceIndex"]), one["interfaceType"]) for one in told]
+    assert kinds == [(0, 0, "efa"), (1, 1, "efa-only")]
     instance = declared.inputs["b200-1-instance"]
     # EC2 refuses a subnet or groups beside a template that has interfaces.
     assert "subnetId" not in instance and "vpcSecurityGroupIds" not in instance
 
 
-@pytest.mark.parametrize("changes", [{"instance_type": "g6.xlarge"}, {"efa": "none"}])
+@pytest.mark.parametrize("changes", [{"found": FOUND}, {"found": WITH_EFA, "aws": {"efa": "none"}}])
 def test_type_without_efa_has_one_plain_interface(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    declared = declare(monkeypatch, tmp_path, changes)
+    declared = declare(monkeypatch, tmp_path, **changes)
     assert not of_type(declared, "LaunchTemplate")
     instance = declared.inputs["b200-1-instance"]
     assert instance["subnetId"] == "subnet-id" and instance["vpcSecurityGroupIds"] == ["nodes-id"]

@@ -63,7 +63,14 @@ def test_account_completes_the_settings(ask: Callable[..., Examined], cloud: Clo
         and node.gpu == "1x L4"
         and node.price_per_hour == pytest.approx(0.9 + 500 * 0.08 / 730 + 0.005, abs=1e-3)
     )
-    assert examined.vanished == ("b200-1",)
+    assert examined.vanished == ("b200-1",) and examined.efa == "" and facts.interfaces == ()
+
+
+def test_efa_of_the_type_is_found_and_told_unless_it_is_not_wanted(ask: Callable[..., Examined]) -> None:
+    examined = ask({"instance_type": "g6e.48xlarge"})
+    assert examined.efa == "EFA: 4 of g6e.48xlarge, as EC2 describes it"
+    assert len(examined.config.aws.facts.interfaces) == 4  # type: ignore[union-attr]
+    assert ask({"instance_type": "g6e.48xlarge", "efa": "none"}).efa == ""
 
 
 def test_price_says_where_it_is_from(ask: Callable[..., Examined], cloud: Cloud) -> None:

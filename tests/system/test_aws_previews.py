@@ -67,6 +67,7 @@ def test_example_previews(stack: AwsStack, example: Path) -> None:
     nodes = [node["name"] for node in settings["decamp:nodes"]]
     assert BANNER in previewed.output
     assert f"cost: {len(nodes)} x {instance_type}, {purchase['option'].replace('_', ' ')}: " in previewed.output
+    assert f" of {instance_type}, as EC2 describes it" in previewed.output  # how many EFAs
     for node in nodes:
         for part in ("instance", "termination", "contact", "guard", "interfaces"):
             assert f"{node}-{part} create" in previewed.output, part
