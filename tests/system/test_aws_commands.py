@@ -124,7 +124,7 @@ def test_up_that_was_killed_and_the_destroy_after_it_leave_what_a_sweep_finds(st
 
     swept = stack.decamp("sweep", "--region", "us-east-1")
     assert swept.exit_code == 0 and f"lost       instance  {instance}  g6.xlarge" in swept.output, swept.output
-    assert "0.8050 dollars an hour" in swept.output and f"stack {STACK}, node {NODE}" in swept.output
+    assert "0.8598 dollars an hour" in swept.output and f"stack {STACK}, node {NODE}" in swept.output
     assert stack.instances() == {instance: "running"}
 
     again = stack.up()
