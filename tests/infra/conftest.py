@@ -13,6 +13,9 @@ from infra.config import StackConfig
 from tests.infra.declaration import Declared, declare
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from infra.aws.examination import Examined
     from tests.aws_provider.cloud import Cloud, Server
 
 
@@ -42,3 +45,13 @@ def cloud(server: Server, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     for name, value in made.environment().items():
         monkeypatch.setenv(name, value)
     return made
+
+
+@pytest.fixture
+def ask(cloud: Cloud, tmp_path: Path) -> Callable[..., Examined]:
+    """Asks the account about a small stack with some settings changed."""
+    from tests.infra.aws_account import ask_about
+    from tests.infra.aws_declaration import make_key
+
+    assert cloud.url
+    return functools.partial(ask_about, make_key(tmp_path))
