@@ -32,8 +32,7 @@ BUCKET = "cases"
 RUN_TIMEOUT_S = 90.0
 SAFE, NOT_SAFE, STORE, DAMAGED, INTERRUPTED = 0, 3, 4, 5, 130
 # A change that comes when the receipt is on its way is after the last look, and is the guard's to find.
-RECEIPT = r"^[^/]+/node-1/decamp/receipt\.json$"
-TAG_MANIFEST = r"^[^/]+/node-1/tagmanifest-sha256\.txt$"
+RECEIPT, TAG_MANIFEST = (rf"^[^/]+/node-1/{name}$" for name in (r"decamp/receipt\.json", r"tagmanifest-sha256\.txt"))
 
 
 @dataclass
