@@ -67,9 +67,15 @@ def test_the_environment_is_installed_once(node: GpuHost) -> None:
         "sglang_hicache": True, "sglang_hicache_size_gb": 1, "sglang_hicache_storage_backend": "file",
         "sglang_hicache_storage_directory": "/workspace/hicache", "sglang_state": "configured",
     }  # fmt: skip
+    old, used = "/opt/sglang/0.5.20-0123456789ab", "/opt/sglang/0.5.21-ba9876543210"
+    node.run(f"mkdir -p {old}/bin {used}/bin && cp /bin/sleep {used}/bin/python")
+    node.run(f"setsid {used}/bin/python 900 > /dev/null 2>&1 < /dev/null & echo $! > /run/used.pid")
     again = play(node, "sglang", **stored)
     assert again.status == 0, again.output
-    assert again.changed <= 4  # the unit, its environment file and their directory; not the environment
+    # The unit, its environment file and their directory, and one old environment; not the new one.
+    assert again.changed <= 5
+    assert node.ask(f"ls -d {old} {used} 2>/dev/null || true") == used
+    node.run(f"kill $(cat /run/used.pid); rm -r {used}")
     last = play(node, "sglang", **stored)
     assert (last.status, last.changed) == (0, 0), last.output
     unit = node.run("cat /etc/systemd/system/sglang.service").stdout
