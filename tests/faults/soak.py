@@ -123,6 +123,9 @@ def run_plans(
             if worker.is_alive():
                 worker.terminate()
                 worker.join(timeout=30)
+            if worker.is_alive():
+                worker.kill()  # its store is gone, say, in the middle of a case
+                worker.join(timeout=5)
     summary.seconds = time.monotonic() - started
     return summary
 
