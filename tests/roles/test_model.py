@@ -91,7 +91,9 @@ def test_check_mode_fetches_nothing(node: GpuHost, hub: Hub, store: str) -> None
     assert hub.sent == {}
 
 
-def test_each_source_gives_the_whole_model_once_and_leaves_no_secret(node: GpuHost, hub: Hub, store: str) -> None:
+def test_each_source_gives_the_whole_model_once_and_leaves_no_secret(
+    node: GpuHost, hub: Hub, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = play_cases(node, make_sources(hub, store), arguments=["-vvv"])
     assert (first.status, first.failed) == (0, 0), first.output
     for name in make_sources(hub, store):
@@ -103,6 +105,7 @@ def test_each_source_gives_the_whole_model_once_and_leaves_no_secret(node: GpuHo
     assert node.run(f"journalctl --sync; {kept}", check=False).stdout == ""
     assert not any(secret in first.output for secret in (TOKEN, SECRET, KEY))
 
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
     second = play_cases(node, make_sources(hub, store))
     assert (second.status, second.changed) == (0, 0), second.output
     assert hub.sent[SHARDS[0]] == len(MODEL[SHARDS[0]])
