@@ -150,7 +150,7 @@ class Census:
 
     def mounts(self) -> dict[str, Any]:
         """What lies where, of the roots and below them, as a receipt says it."""
-        below = {shown(point): filesystem for point, filesystem in sorted(self.mounts_below_roots().items())}
+        below = {os.fsdecode(point): filesystem for point, filesystem in sorted(self.mounts_below_roots().items())}
         return {"mounts": self.mounts_of_roots(), "mounts_below": below}
 
     def walk(self) -> Iterator[Seen]:

@@ -197,7 +197,8 @@ class Mount:
 def read_mounts() -> list[Mount]:
     """Returns what is mounted in this process's namespace (proc(5), /proc/self/mountinfo)."""
     mounts = []
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+    # Of the characters that end a line elsewhere, only the newline is escaped there.
+    for line in Path("/proc/self/mountinfo").read_bytes().removesuffix(b"\n").split(b"\n"):
         fields, _, rest = line.partition(b" - ")
         point = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found.group(1), 8)]), fields.split(b" ")[4])
         kind, source = rest.split(b" ")[:2]

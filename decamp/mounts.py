@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from decamp.census import Census
@@ -49,15 +50,14 @@ def _inner_findings(spec: Spec, earlier: dict[str, Any], census: Census, index: 
     if "mounts_below" not in earlier:
         return []
     before: dict[str, str] = earlier["mounts_below"]
-    now = {shown(point): (point, filesystem) for point, filesystem in census.mounts_below_roots().items()}
+    now = {os.fsdecode(point): filesystem for point, filesystem in census.mounts_below_roots().items()}
     found = []
     for name in sorted(before.keys() | now.keys()):
-        point, filesystem = now.get(name, (name.encode(), _NOTHING))
-        was = before.get(name, _NOTHING)
+        point, was, filesystem = os.fsencode(name), before.get(name, _NOTHING), now.get(name, _NOTHING)
         if was != filesystem and _is_worth_keeping(spec, index, point, was != _NOTHING):
             found.append(
                 Finding(
-                    name,
+                    shown(point),
                     f"something else is mounted here than {when}",
                     was,
                     filesystem,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_a_disk_below_a_root_that_is_not_mounted_any_more_is_a_reason(node: Engi
     node.more_spec = {}
     node.evacuate_safely()
     assert node.entries()["data/a"]["state"] == "gone"
+
+
+def test_a_disk_that_is_gone_is_missed_whatever_its_name_is(node: EngineNode) -> None:
+    name = "d\\\r\n\u200b " + os.fsdecode(b"\xff")
+    evacuate_with_disk(node, "SAFE", name)
+    (reason,) = node.refuse()
+    assert reason["what"] == OTHERWISE
+    assert reason["path"] == f"{node.root}/d\\\\r\\n\\u200b \\xff"
 
 
 def test_a_disk_of_garbage_may_go_and_come(node: EngineNode) -> None:
